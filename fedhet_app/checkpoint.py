@@ -1,0 +1,84 @@
+"""Save a run after a round and continue it bit for bit.
+
+Every draw is named by its round (`seeding`), so the state of a run is what it has learnt: the
+global vector, the policy's estimates and the counters of the summary.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from fedhet_app.config import Config
+from fedhet_app.errors import FedhetError
+from fedhet_app.results import RunReader, load_tensors, save_tensors
+
+FILE = Path("checkpoint") / "state.safetensors"
+
+FREE_TO_CHANGE = (
+    "checkpoint-every",
+    "client-gpus",
+    "data-dir",
+    "node-timeout",
+    "results-dir",
+    "resume",
+    "round-timeout",
+)
+"""Keys that do not touch what a run computes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """State after ``server_round`` rounds: arrays by name, and JSON-ready counters."""
+
+    server_round: int
+    arrays: dict[str, NDArray[Any]]
+    counters: dict[str, Any]
+
+
+def save(directory: Path, checkpoint: Checkpoint) -> None:
+    """Replace the checkpoint of the run in ``directory``."""
+    path = directory / FILE
+    path.parent.mkdir(exist_ok=True)
+    state = {"round": checkpoint.server_round, "counters": checkpoint.counters}
+    save_tensors(path, checkpoint.arrays, {"state": json.dumps(state)})
+
+
+def load(directory: Path, config: Config) -> Checkpoint:
+    """Return the checkpoint to continue from.
+
+    Args:
+        directory: The run directory.
+        config: What is asked for now; it must be what the run was started with.
+
+    Raises:
+        FedhetError: No run, no checkpoint, or another configuration.
+    """
+    _check_same(RunReader(directory).config, config)
+    if not (directory / FILE).exists():
+        remedy = "has no checkpoint to resume from; start the run again in another directory"
+        raise FedhetError("results-dir", str(directory), remedy)
+    arrays, metadata = load_tensors(directory / FILE)
+    state = json.loads(metadata["state"])
+    return Checkpoint(server_round=state["round"], arrays=arrays, counters=state["counters"])
+
+
+def _check_same(before: dict[str, Any], config: Config) -> None:
+    now = config.flat()
+    for key in sorted(before.keys() | now.keys()):
+        old, new = before.get(key), now.get(key)
+        if old != new and key not in FREE_TO_CHANGE and not _extends(key, old, new, config):
+            raise FedhetError(key, new, f"the run to resume has {old!r}; resume with that")
+
+
+def _extends(key: str, old: Any, new: Any, config: Config) -> bool:
+    """More rounds continue the same run unless the schedule depends on their number."""
+    return (
+        key == "num-server-rounds"
+        and config.lr_schedule != "cosine"
+        and isinstance(old, int)
+        and isinstance(new, int)
+        and new > old
+    )

@@ -1,0 +1,140 @@
+"""The ``fedhet`` command: run, evaluate, export."""
+
+import logging
+import os
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.logging import RichHandler
+
+from fedhet_app import display
+from fedhet_app.config import Config, parse
+from fedhet_app.config_files import load_toml, parse_pairs
+from fedhet_app.errors import FedhetError
+from fedhet_app.results import RunReader, claim
+
+USER_ERROR, INTERRUPTED = 2, 130
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Federated learning when clients differ.",
+)
+console = Console()
+
+
+def main() -> None:
+    """Run the command line; a mistake of the user is one line on stderr and status 2."""
+    # A console script does not put the working directory on the path, and a user's model is there.
+    sys.path.append(str(Path.cwd()))
+    try:
+        app()
+    except FedhetError as error:
+        Console(stderr=True, soft_wrap=True).print(f"error: {error}", markup=False, highlight=False)
+        sys.exit(USER_ERROR)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+@app.command()
+def run(
+    preset: Annotated[Path | None, typer.Argument(help="A run preset (TOML).")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="key=value pairs, as flwr run --run-config takes them."),
+    ] = None,
+    engine: Annotated[str, typer.Option(help="ray or inline.")] = "ray",
+    results: Annotated[Path | None, typer.Option(help="Run directory to write.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Run directory to continue.")] = None,
+    dry_run: Annotated[bool, typer.Option(help="Show configuration and cost; run nothing.")] = False,
+) -> None:
+    """Train one federation; the last line is the run directory."""
+    config = _configured(preset, set_ or [], results, resume)
+    if dry_run:
+        display.dry_run(console, config)
+        return
+    from fedhet_app.engine import run as run_engine
+
+    directory = Path(config.results_dir)
+    if not config.resume:
+        claim(directory)
+    _log_to(console)
+    with display.progress(console, config):
+        run_engine(config, engine=engine)
+    display.closing_table(console, RunReader(directory).summary)
+    console.print(str(directory), soft_wrap=True, highlight=False)
+
+
+def _configured(
+    preset: Path | None, pairs: list[str], results: Path | None, resume: Path | None
+) -> Config:
+    """Return the configuration that options, preset and a run to resume add up to."""
+    values = load_toml(preset) if preset else {}
+    if resume is not None:
+        if preset is not None or results is not None:
+            remedy = "continues a run as it was started; give no preset and no --results with it"
+            raise FedhetError("--resume", str(resume), remedy)
+        values = RunReader(resume).config | {"resume": True, "results-dir": str(resume.resolve())}
+    for text in pairs:
+        values |= parse_pairs(text)
+    if results is not None:
+        values["results-dir"] = str(results)
+    config = parse(values)
+    directory = Path(config.results_dir or Path("results") / default_name(config))
+    absolute = {"results-dir": str(directory.resolve())}
+    if config.data_dir:
+        absolute["data-dir"] = str(Path(config.data_dir).resolve())
+    if config.random_budget.match:
+        absolute["random-budget.match"] = str(Path(config.random_budget.match).resolve())
+    return parse(config.flat() | absolute)
+
+
+def default_name(config: Config) -> str:
+    """Return the name of a run that the user gave none."""
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    dataset = config.dataset.replace("/", "-").replace(":", "-")
+    return f"{dataset}-{config.strategy}-seed{config.seed}-{stamp}"
+
+
+def _log_to(console: Console) -> None:
+    """Show the app's own log above the progress bar, and Flower's only where it warns."""
+    os.environ.setdefault("FLWR_LOG_LEVEL", "WARNING")
+    log = logging.getLogger("fedhet")
+    log.handlers = [RichHandler(console=console, show_time=False, show_path=False, markup=False)]
+    log.setLevel(logging.INFO)
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+
+
+@app.command()
+def evaluate(
+    directory: Annotated[Path, typer.Argument(help="A finished run.")],
+    width: Annotated[float, typer.Option(help="Width of the slice to measure.")] = 1.0,
+) -> None:
+    """Measure a finished run's model, or a slice of it, on the test set."""
+    from fedhet_app import finished
+
+    model = finished.load(directory)
+    result = finished.evaluate(model, width)
+    console.print(f"accuracy {result.accuracy:.4f}  loss {result.loss:.4f}", highlight=False)
+
+
+@app.command()
+def export(
+    directory: Annotated[Path, typer.Argument(help="A finished run.")],
+    file: Annotated[Path, typer.Argument(help="The safetensors file to write.")],
+    width: Annotated[float, typer.Option(help="Width of the slice to write.")] = 1.0,
+) -> None:
+    """Write a finished run's model, or a slice of it, for a device."""
+    from fedhet_app import finished
+
+    finished.export(finished.load(directory), width, file)
+    console.print(str(file.resolve()), soft_wrap=True, highlight=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""The run config: frozen dataclasses, read and checked here and nowhere else.
+
+Fields carry type, range and default of each option (see ``options``); ``[tool.flwr.app.config]`` in
+pyproject.toml repeats the defaults, because Flower accepts no key that is not listed there.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Literal, get_args
+
+from fedhet_app.config_checks import check_capacities, check_cohort, check_decay, check_forms
+from fedhet_app.errors import FedhetError
+from fedhet_app.method_options import (
+    FedProxOptions,
+    HasFlOptions,
+    RandomBudgetOptions,
+    UniformOptions,
+)
+from fedhet_app.options import (
+    Count,
+    CountOrZero,
+    Decay,
+    NonNegative,
+    Positive,
+    Scalar,
+    Seed,
+    Share,
+    build,
+    flatten,
+    parse_list,
+)
+
+StrategyName = Literal[
+    "fedavg", "fedprox", "heterofl", "fjord", "uniform", "random-budget", "has-fl"
+]
+STRATEGY_NAMES: tuple[str, ...] = get_args(StrategyName)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Everything one run depends on, each value checked; build it with ``parse``."""
+
+    strategy: StrategyName = "has-fl"
+
+    dataset: str = "digits"
+    data_dir: str = ""
+    image_column: str = ""
+    label_column: str = ""
+    test_split: str = "test"
+    max_train_examples: CountOrZero = 0
+    partition: Literal["iid", "dirichlet"] = "dirichlet"
+    alpha: Positive = 0.3
+    balance_mask: bool = False
+
+    model: str = "cnn"
+    model_preset: Literal["small", "paper"] = "small"
+    norm: Literal["gn", "bn", "none"] = "gn"
+    init: Literal["default", "kaiming"] = "default"
+
+    num_clients: Count = 20
+    num_server_rounds: Count = 60
+    fraction_train: Share = 0.5
+    seed: Seed = 42
+    capacity_tiers: str = "0.25,0.5,0.75,1.0"
+    capacity_probs: str = "0.25,0.4,0.2,0.15"
+
+    batch_size: Count = 32
+    local_epochs: Count = 2
+    local_steps: CountOrZero = 0
+    lr: Positive = 0.05
+    lr_schedule: Literal["constant", "exponential", "cosine"] = "exponential"
+    lr_decay: Share = 0.995
+    momentum: Decay = 0.9
+    weight_decay: NonNegative = 1e-4
+    clip_norm: NonNegative = 10.0
+
+    evaluate_every: CountOrZero = 1
+    checkpoint_every: CountOrZero = 10
+    results_dir: str = ""
+    resume: bool = False
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["fp32", "bf16"] = "fp32"
+    client_cpus: Count = 1
+    client_gpus: NonNegative = 0.0
+    round_timeout: Positive = 3600.0
+    node_timeout: Positive = 60.0
+    min_replies: Count = 1
+    max_empty_rounds: Count = 3
+
+    fedprox: FedProxOptions = field(default_factory=FedProxOptions)
+    uniform: UniformOptions = field(default_factory=UniformOptions)
+    random_budget: RandomBudgetOptions = field(default_factory=RandomBudgetOptions)
+    has_fl: HasFlOptions = field(default_factory=HasFlOptions)
+
+    def __post_init__(self) -> None:
+        """Check what no type hint can say, and the combinations."""
+        check_forms(self.dataset, self.model)
+        check_decay(self.lr_schedule, self.lr_decay, default=Config.lr_decay)
+        check_cohort(self.cohort_size, self.fraction_train, self.num_clients, self.min_replies)
+        check_capacities(self.capacity_tiers, self.capacity_probs)
+
+    @property
+    def tiers(self) -> tuple[float, ...]:
+        """The capacities that occur, ascending: largest widths a client can train."""
+        return parse_list("capacity-tiers", self.capacity_tiers)
+
+    @property
+    def probs(self) -> tuple[float, ...]:
+        """The probability of each tier."""
+        return parse_list("capacity-probs", self.capacity_probs)
+
+    @property
+    def cohort_size(self) -> int:
+        """The number of clients that train in a round; halves round up."""
+        return int(self.fraction_train * self.num_clients + 0.5)
+
+    @property
+    def too_short_to_adapt(self) -> bool:
+        """Whether an adaptive strategy would end before its first adaptation: worth a warning."""
+        cadences = {"has-fl": self.has_fl, "random-budget": self.random_budget}
+        cadence = cadences.get(self.strategy)
+        return cadence is not None and cadence.first_adaptation > self.num_server_rounds
+
+    def lr_at(self, server_round: int) -> float:
+        """Return the learning rate of a round, counted from 1, constant within it."""
+        elapsed = server_round - 1
+        match self.lr_schedule:
+            case "constant":
+                return self.lr
+            case "exponential":
+                return self.lr * self.lr_decay**elapsed
+            case "cosine":
+                return 0.5 * self.lr * (1 + math.cos(math.pi * elapsed / self.num_server_rounds))
+
+    def with_nodes(self, num_clients: int) -> "Config":
+        """Return this config for another number of clients, checked again."""
+        return parse({**self.flat(), "num-clients": num_clients})
+
+    def flat(self) -> dict[str, Scalar]:
+        """Return every option by its run-config key: ``parse(config.flat()) == config``."""
+        return flatten(self)
+
+
+def parse(run_config: Mapping[str, Scalar]) -> Config:
+    """Read a run config.
+
+    Args:
+        run_config: Values by key, as Flower hands them over; a missing key takes its default.
+
+    Raises:
+        FedhetError: A key is unknown, a value is of the wrong type or out of range, or several
+            make no sense together.
+    """
+    for key, value in run_config.items():
+        if key not in DEFAULTS:
+            close = get_close_matches(key, DEFAULTS, cutoff=0.5) or list(DEFAULTS)
+            raise FedhetError(key, value, f"unknown key; did you mean {', '.join(close)}?")
+    return build(Config, run_config)
+
+
+DEFAULTS: Mapping[str, Scalar] = Config().flat()

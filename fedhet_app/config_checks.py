@@ -1,0 +1,57 @@
+"""Checks of run-config values that depend on each other, or on more than a type can say."""
+
+import re
+from itertools import pairwise
+
+from fedhet_app.errors import FedhetError
+from fedhet_app.options import parse_list
+
+_MODEL_FORM = re.compile(r"cnn|[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+_SUM_TOLERANCE = 1e-6
+
+
+def check_forms(dataset: str, model: str) -> None:
+    """Raise ``FedhetError`` for names that cannot be a data set or a model.
+
+    Whether they exist is found out where they are loaded.
+    """
+    if not dataset.strip():
+        raise FedhetError("dataset", dataset, "must name a data set, for example 'digits'")
+    if not _MODEL_FORM.fullmatch(model):
+        raise FedhetError("model", model, "must be 'cnn' or package.module:function")
+
+
+def check_decay(lr_schedule: str, lr_decay: float, *, default: float) -> None:
+    """Raise ``FedhetError`` for a decay that was set although the schedule does not use it."""
+    if lr_schedule != "exponential" and lr_decay != default:
+        remedy = f"has no effect with lr-schedule = {lr_schedule}; leave one of them out"
+        raise FedhetError("lr-decay", lr_decay, remedy)
+
+
+def check_cohort(
+    cohort_size: int, fraction_train: float, num_clients: int, min_replies: int
+) -> None:
+    """Raise ``FedhetError`` for a round without clients, or with fewer than it needs replies."""
+    if cohort_size < 1:
+        remedy = (
+            f"rounds to no client out of num-clients = {num_clients}; "
+            f"use {1 / num_clients:.3g} or more"
+        )
+        raise FedhetError("fraction-train", fraction_train, remedy)
+    if min_replies > cohort_size:
+        remedy = f"a round has {cohort_size} clients; use that or less"
+        raise FedhetError("min-replies", min_replies, remedy)
+
+
+def check_capacities(capacity_tiers: str, capacity_probs: str) -> None:
+    """Raise ``FedhetError`` unless both hold as many numbers: widths ascending, a distribution."""
+    tiers = parse_list("capacity-tiers", capacity_tiers)
+    probs = parse_list("capacity-probs", capacity_probs)
+    if not all(0 < tier <= 1 for tier in tiers) or any(a >= b for a, b in pairwise(tiers)):
+        remedy = "must ascend within (0, 1], for example '0.25,0.5,1.0'"
+        raise FedhetError("capacity-tiers", capacity_tiers, remedy)
+    if len(probs) != len(tiers):
+        remedy = f"must hold one probability for each of the {len(tiers)} capacity-tiers"
+        raise FedhetError("capacity-probs", capacity_probs, remedy)
+    if not all(prob >= 0 for prob in probs) or not abs(sum(probs) - 1) <= _SUM_TOLERANCE:
+        raise FedhetError("capacity-probs", capacity_probs, "must be at least 0 each and sum to 1")

@@ -1,0 +1,136 @@
+"""Data sets as arrays in shared memory: decoded once, mapped by every process."""
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhet_app.data.cache import entry, map_array, reading, staged
+from fedhet_app.data.sources import locate
+from fedhet_app.seeding import rng_for
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Split:
+    """Images and their labels.
+
+    Attributes:
+        images: (N, H, W, C), memory-mapped unless it is a subsample.
+        labels: (N,) classes 0..K-1.
+    """
+
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Dataset:
+    """An image classification set.
+
+    Attributes:
+        name: What the user calls it.
+        train: Training set.
+        test: Test set.
+        num_classes: K.
+        class_names: K names, where they are known.
+        mean: (C,) of the whole training set, in units of the images (0..255).
+        std: (C,) likewise; 1 for a channel that is constant.
+        fingerprint: Hexadecimal hash of all images and labels, equal wherever they came from.
+    """
+
+    name: str
+    train: Split
+    test: Split
+    num_classes: int
+    class_names: tuple[str, ...] | None
+    mean: NDArray[np.float32]
+    std: NDArray[np.float32]
+    fingerprint: str
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """Shape (C, H, W) of one image as a network takes it."""
+        height, width, channels = self.train.images.shape[1:]
+        return channels, height, width
+
+
+def load_dataset(
+    name: str,
+    *,
+    data_dir: str = "",
+    image_column: str = "",
+    label_column: str = "",
+    test_split: str = "test",
+    max_train_examples: int = 0,
+    seed: int = 0,
+) -> Dataset:
+    """Open a data set, decoding it into the cache the first time.
+
+    Args:
+        name: ``digits``, ``fashion-mnist``, ``cifar10`` or ``hub:NAME``.
+        data_dir: Folder of the data set, or of one folder per data set (not used by digits).
+        image_column: Column of the images; empty takes the only one.
+        label_column: Column of the labels; empty takes ``label``, or the only one like it.
+        test_split: Name of the split to test on.
+        max_train_examples: Size of a uniform subsample of the training set, 0 for all of it.
+        seed: The run's seed, which draws the subsample.
+
+    Returns:
+        The data set. A hub data set that is cached is not compared with the hub again.
+
+    Raises:
+        FedhetError: The data set is unknown, cannot be found, or cannot be read.
+    """
+    source = locate(
+        name,
+        data_dir=data_dir,
+        image_column=image_column,
+        label_column=label_column,
+        test_split=test_split,
+    )
+    target = entry("datasets", name, source.key)
+    if not target.is_dir():
+        # Imported here: a worker that finds the cache ready needs no reader.
+        from fedhet_app.data.store import write
+
+        with staged(target) as folder:
+            write(source, folder)
+    with reading(target):
+        dataset = _open(name, target)
+    return _subsample(dataset, max_train_examples, seed)
+
+
+def _open(name: str, folder: Path) -> Dataset:
+    """Map the files that ``write`` left."""
+    meta = json.loads((folder / "meta.json").read_text())
+    train, test = (
+        Split(
+            images=map_array(folder / f"{part}-images.npy", np.uint8),
+            labels=map_array(folder / f"{part}-labels.npy", np.int64),
+        )
+        for part in ("train", "test")
+    )
+    return Dataset(
+        name=name,
+        train=train,
+        test=test,
+        num_classes=meta["num-classes"],
+        class_names=None if meta["class-names"] is None else tuple(meta["class-names"]),
+        mean=np.asarray(meta["mean"], dtype=np.float32),
+        std=np.asarray(meta["std"], dtype=np.float32),
+        fingerprint=meta["fingerprint"],
+    )
+
+
+def _subsample(dataset: Dataset, size: int, seed: int) -> Dataset:
+    """Keep ``size`` training examples, in their order; 0, or more than there are, keeps all."""
+    total = len(dataset.train.labels)
+    if not 0 < size < total:
+        return dataset
+    kept = np.sort(rng_for(seed, "subsample").choice(total, size=size, replace=False))
+    train = Split(images=dataset.train.images[kept], labels=dataset.train.labels[kept])
+    identity = f"{dataset.fingerprint} {size} {seed}"
+    return replace(dataset, train=train, fingerprint=hashlib.sha256(identity.encode()).hexdigest())

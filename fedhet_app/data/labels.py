@@ -1,0 +1,66 @@
+"""From the labels of a source to the classes 0..K-1."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhet_app.data.raw import RawSplit
+from fedhet_app.data.sources import Source
+from fedhet_app.errors import FedhetError
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Classes:
+    """The classes of a data set.
+
+    Attributes:
+        train: (N,) classes of the training set, 0..K-1.
+        test: (M,) classes of the test set.
+        count: K.
+        names: Their names, where the source has names or its labels had to be mapped.
+    """
+
+    train: NDArray[np.int64]
+    test: NDArray[np.int64]
+    count: int
+    names: tuple[str, ...] | None
+
+
+def classes_of(train: RawSplit, test: RawSplit, source: Source) -> Classes:
+    """Number the classes of a data set.
+
+    Declared classes keep their numbers, even where the training set lacks one. Other labels are
+    numbered in the sorted order of the training set's.
+
+    Raises:
+        FedhetError: A split is empty, a label is outside the declared classes, or the test set
+            has other classes than the training set.
+    """
+    for name, split in (("train", train), (source.test_split, test)):
+        if not len(split.labels):
+            raise FedhetError("dataset", source.name, f"its split {name!r} is empty; name another")
+    if train.class_names != test.class_names or train.labels.dtype.kind != test.labels.dtype.kind:
+        remedy = "has other class names, or labels of another type, than the training set"
+        raise FedhetError("test-split", source.test_split, f"{remedy}; name a split with the same")
+    values = np.unique(train.labels)
+    if train.class_names is not None and not 0 <= values[0] <= values[-1] < len(train.class_names):
+        value = source.label_column or "the declared classes"
+        remedy = f"the training set has labels {values[0]}..{values[-1]}"
+        last = len(train.class_names) - 1
+        raise FedhetError("label-column", value, f"{remedy}, declared are 0..{last}; name another")
+    strange = np.unique(test.labels[~np.isin(test.labels, values)]).tolist()
+    if strange:
+        remedy = f"its labels {', '.join(map(repr, strange[:5]))} do not occur in the training set"
+        raise FedhetError("test-split", source.test_split, f"{remedy}; name a split with the same")
+    numbers = (train.labels, test.labels)
+    names = train.class_names
+    if names is None and not np.array_equal(values, np.arange(len(values))):
+        names = tuple(str(value) for value in values)
+        numbers = (np.searchsorted(values, train.labels), np.searchsorted(values, test.labels))
+    return Classes(
+        train=numbers[0].astype(np.int64),
+        test=numbers[1].astype(np.int64),
+        count=len(values) if names is None else len(names),
+        names=names,
+    )

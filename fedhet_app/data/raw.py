@@ -1,0 +1,101 @@
+"""What a reader hands over: undecoded labels, images in chunks; and the readers of plain arrays."""
+
+import gzip
+import math
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhet_app.data.sources import Source
+from fedhet_app.errors import FedhetError
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RawSplit:
+    """One split as its source stores it.
+
+    Attributes:
+        shape: (N, H, W, C).
+        chunks: uint8 arrays (n, H, W, C) whose n sum to N; may be walked only once.
+        labels: (N,) integers or strings.
+        class_names: Names of the labels 0..K-1 where the source declares them.
+    """
+
+    shape: tuple[int, int, int, int]
+    chunks: Iterable[NDArray[np.uint8]]
+    labels: NDArray[np.int64] | NDArray[np.str_]
+    class_names: tuple[str, ...] | None = None
+
+
+def in_memory(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> RawSplit:
+    """Return the raw split of grey images (N, H, W) that are already decoded."""
+    count, height, width = images.shape
+    return RawSplit(shape=(count, height, width, 1), chunks=[images[..., None]], labels=labels)
+
+
+def brief(problem: BaseException) -> str:
+    """Return an error of another library on one short line."""
+    text = " ".join(str(problem).split())
+    return f"{type(problem).__name__}: {text[:200]}"
+
+
+def read_digits() -> tuple[RawSplit, RawSplit]:
+    """Read scikit-learn's 1,797 digits, 8x8, their values 0..16 times 15.
+
+    Of each class every fifth image is for testing. The rule needs no random numbers, so the split
+    is the same for every seed and every version of scikit-learn.
+    """
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    images = (np.asarray(bunch.images) * 15).astype(np.uint8)
+    labels = np.asarray(bunch.target, dtype=np.int64)
+    test = np.zeros(len(labels), dtype=bool)
+    for label in np.unique(labels):
+        test[np.flatnonzero(labels == label)[4::5]] = True
+    return in_memory(images[~test], labels[~test]), in_memory(images[test], labels[test])
+
+
+def read_idx(source: Source) -> tuple[RawSplit, RawSplit]:
+    """Read the training and the test set from IDX files, plain or gzipped.
+
+    Raises:
+        FedhetError: A file that is damaged, or files that do not belong together.
+    """
+    splits = []
+    for images_path, labels_path in (source.train, source.test):
+        images, labels = _read_file(images_path, 3), _read_file(labels_path, 1)
+        if len(images) != len(labels):
+            remedy = f"{len(labels)} labels for the {len(images)} images of {images_path.name}"
+            raise FedhetError("data-dir", str(labels_path), f"{remedy}; fetch both again")
+        splits.append(in_memory(images, labels.astype(np.int64)))
+    train, test = splits
+    if train.shape[1:] != test.shape[1:]:
+        sizes = " and ".join(f"{s.shape[1]}x{s.shape[2]}" for s in splits)
+        remedy = f"training and test images differ in size ({sizes}); fetch them again"
+        raise FedhetError("data-dir", source.place, remedy)
+    return train, test
+
+
+def _read_file(path: Path, ndim: int) -> NDArray[np.uint8]:
+    """Read one IDX file of unsigned bytes: magic 0 0 8 ndim, ndim big-endian sizes, the bytes."""
+    try:
+        content = path.read_bytes()
+        if path.suffix == ".gz":
+            content = gzip.decompress(content)
+    except (OSError, EOFError, zlib.error) as problem:
+        remedy = f"cannot be read ({brief(problem)}); fetch the file again"
+        raise FedhetError("data-dir", str(path), remedy) from problem
+    start = 4 + 4 * ndim
+    if content[:4] != bytes((0, 0, 8, ndim)) or len(content) < start:
+        remedy = f"is no IDX file of bytes with {ndim} dimensions; fetch the file again"
+        raise FedhetError("data-dir", str(path), remedy)
+    shape = tuple(int(size) for size in np.frombuffer(content, ">u4", ndim, 4))
+    if len(content) - start != math.prod(shape):
+        remedy = f"is truncated: {len(content) - start} of {math.prod(shape)} bytes of data"
+        raise FedhetError("data-dir", str(path), f"{remedy}; fetch the file again")
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)

@@ -1,0 +1,124 @@
+"""Where a data set is found, decided from names and folders alone.
+
+The order is: the folder given as ``data-dir``; the folder of the data set under the environment
+variable ``FEDHET_DATA``; for Fashion-MNIST the folder of Debian's package; the hub. A folder that
+is named but does not hold the data is an error, never a reason to look further.
+"""
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from fedhet_app.data.folders import split_files
+from fedhet_app.errors import FedhetError
+
+HUB_IDS = {
+    "fashion-mnist": "zalando-datasets/fashion_mnist",
+    "cifar10": "uoft-cs/cifar10",
+}
+DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
+# Part of every key: raise it when what is written to the cache changes.
+_FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """One data set at one place.
+
+    Attributes:
+        name: What the user calls it.
+        kind: How it is stored there.
+        place: Folder or hub id, for messages.
+        train: Files of the training set (``idx``: images, labels), empty on the hub.
+        test: Files of the test set, likewise.
+        image_column: Column of the images, empty to guess.
+        label_column: Column of the labels, empty to guess.
+        test_split: Name of the split to test on.
+    """
+
+    name: str
+    kind: Literal["digits", "idx", "parquet", "hub"]
+    place: str
+    train: tuple[Path, ...] = ()
+    test: tuple[Path, ...] = ()
+    image_column: str = ""
+    label_column: str = ""
+    test_split: str = "test"
+
+    @property
+    def key(self) -> str:
+        """Hexadecimal key that changes with the files (path, size, time) and the columns."""
+        stats = [(path, path.stat()) for path in (*self.train, *self.test)]
+        files = [(str(path.absolute()), stat.st_size, stat.st_mtime_ns) for path, stat in stats]
+        columns = (self.image_column, self.label_column, self.test_split)
+        identity = (_FORMAT, self.name, self.kind, self.place, files, len(self.train), columns)
+        return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+
+
+def locate(
+    name: str,
+    *,
+    data_dir: str = "",
+    image_column: str = "",
+    label_column: str = "",
+    test_split: str = "test",
+) -> Source:
+    """Find a data set without reading it.
+
+    Args:
+        name: ``digits``, a key of ``HUB_IDS`` or ``hub:NAME``.
+        data_dir: Folder of the data set, or of one folder per data set; empty to search.
+        image_column: Column of the images, empty to guess.
+        label_column: Column of the labels, empty to guess.
+        test_split: Name of the split to test on.
+
+    Returns:
+        The source. On the hub nothing has been asked yet.
+
+    Raises:
+        FedhetError: Unknown name, or a folder that is missing or lacks files.
+    """
+    if name == "digits":
+        return Source(name=name, kind="digits", place="scikit-learn")
+    hub_id = name.removeprefix("hub:") if name.startswith("hub:") else HUB_IDS.get(name, "")
+    if not hub_id.strip("/"):
+        known = ", ".join(("digits", *HUB_IDS))
+        raise FedhetError(
+            "dataset", name, f"no such data set; use one of {known}, or hub:NAME for one of the hub"
+        )
+    folder = _folder(name, hub_id.strip("/").rsplit("/", 1)[-1], data_dir)
+    kind: Literal["idx", "parquet", "hub"] = "hub"
+    train: tuple[Path, ...] = ()
+    test: tuple[Path, ...] = ()
+    if folder is not None:
+        kind, train, test = split_files(folder, test_split)
+    return Source(
+        name=name,
+        kind=kind,
+        place=hub_id if folder is None else str(folder),
+        train=train,
+        test=test,
+        image_column=image_column,
+        label_column=label_column,
+        test_split=test_split,
+    )
+
+
+def _folder(name: str, hub_name: str, data_dir: str) -> Path | None:
+    """Return the folder of a data set, or None when only the hub is left."""
+    names = (hub_name,) if name.startswith("hub:") else (name, hub_name)
+    for key, root in (("data-dir", data_dir), ("FEDHET_DATA", os.environ.get("FEDHET_DATA", ""))):
+        if not root:
+            continue
+        base = Path(root).expanduser()
+        if not base.is_dir():
+            raise FedhetError(key, root, "is not a folder; set it to the folder of the data")
+        found = next((base / sub for sub in names if (base / sub).is_dir()), None)
+        if found is not None or key == "data-dir":
+            return found or base
+    if name == "fashion-mnist" and any(DEBIAN_FASHION_MNIST.glob("train-images*")):
+        return DEBIAN_FASHION_MNIST
+    return None

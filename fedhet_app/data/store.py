@@ -1,0 +1,70 @@
+"""Writer of a decoded data set: plain arrays and what is known of them."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhet_app.data.cache import map_array, write_chunks
+from fedhet_app.data.labels import classes_of
+from fedhet_app.data.raw import RawSplit, read_digits, read_idx
+from fedhet_app.data.sources import Source
+
+_CHUNK = 4096
+
+
+def write(source: Source, folder: Path) -> None:
+    """Decode a source into the files that ``load_dataset`` maps.
+
+    Args:
+        source: Where the data set is.
+        folder: Empty folder for images, labels and ``meta.json``.
+
+    Raises:
+        FedhetError: The source cannot be read, or its two splits do not fit together.
+    """
+    train, test = _read(source)
+    classes = classes_of(train, test, source)
+    digest = hashlib.sha256(str(classes.count).encode())
+    for part, raw, labels in (("train", train, classes.train), ("test", test, classes.test)):
+        write_chunks(folder / f"{part}-images.npy", raw.shape, raw.chunks)
+        np.save(folder / f"{part}-labels.npy", labels)
+        digest.update(str(raw.shape).encode())
+        digest.update(map_array(folder / f"{part}-images.npy", np.uint8).data)
+        digest.update(labels.data)
+    mean, std = _moments(map_array(folder / "train-images.npy", np.uint8))
+    meta = {
+        "num-classes": classes.count,
+        "class-names": classes.names,
+        "mean": mean.tolist(),
+        "std": std.tolist(),
+        "fingerprint": digest.hexdigest(),
+    }
+    (folder / "meta.json").write_text(json.dumps(meta))
+
+
+def _read(source: Source) -> tuple[RawSplit, RawSplit]:
+    if source.kind == "digits":
+        return read_digits()
+    if source.kind == "idx":
+        return read_idx(source)
+    # Imported here: ``datasets`` takes seconds, and only tables need it.
+    from fedhet_app.data.tables import read_tables
+
+    return read_tables(source)
+
+
+def _moments(images: NDArray[np.uint8]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return mean and standard deviation (C,) of the images (N, H, W, C), from exact counts."""
+    channels = images.shape[-1]
+    counts = np.zeros((channels, 256), dtype=np.int64)
+    for start in range(0, len(images), _CHUNK):
+        for channel in range(channels):
+            values = images[start : start + _CHUNK, ..., channel].ravel()
+            counts[channel] += np.bincount(values, minlength=256)
+    levels = np.arange(256)
+    mean = counts @ levels / counts.sum(axis=1)
+    variance = (counts * (levels - mean[:, None]) ** 2).sum(axis=1) / counts.sum(axis=1)
+    return mean, np.sqrt(np.where(variance > 0, variance, 1.0))

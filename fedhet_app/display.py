@@ -1,0 +1,93 @@
+"""What ``fedhet run`` shows: the plan, a progress bar, the closing table."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fedhet_app.config import Config
+from fedhet_app.results import Row, round_observer
+
+
+@contextmanager
+def progress(console: Console, config: Config) -> Iterator[None]:
+    """Show rounds, accuracy and time left while the block runs."""
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("accuracy {task.fields[accuracy]}"),
+        TimeRemainingColumn(),
+        console=console,
+    )
+    with bar:
+        task = bar.add_task(
+            f"{config.strategy} on {config.dataset}", total=config.num_server_rounds, accuracy="-"
+        )
+
+        def advance(row: Row) -> None:
+            shown = {"accuracy": f"{row['accuracy']:.4f}"} if "accuracy" in row else {}
+            bar.update(task, completed=row["round"], **shown)
+            if not console.is_terminal and row["round"] % 10 == 0:
+                accuracy = f"{row['accuracy']:.4f}" if "accuracy" in row else "-"
+                console.print(f"round {row['round']}: accuracy {accuracy}", highlight=False)
+
+        token = round_observer.set(advance)
+        try:
+            yield
+        finally:
+            round_observer.reset(token)
+
+
+SUMMARY_ROWS = (
+    ("status", "status", "{}"),
+    ("rounds", "rounds", "{}"),
+    ("final accuracy", "final-accuracy", "{:.4f}"),
+    ("best accuracy", "best-accuracy", "{:.4f}"),
+    ("final loss (nats)", "final-loss", "{:.4f}"),
+    ("worst client's accuracy", "worst-client-accuracy", "{:.4f}"),
+    ("mean width", "mean-width", "{:.3f}"),
+    ("parameters never trained", "never-trained", "{:.1%}"),
+    ("uploaded (MB)", "upload-bytes", "{:.1f}"),
+    ("downloaded (MB)", "download-bytes", "{:.1f}"),
+    ("local steps", "local-steps", "{}"),
+    ("replies dropped", "rejected", "{}"),
+    ("seconds", "wall-seconds", "{:.1f}"),
+)
+
+
+def closing_table(console: Console, summary: Mapping[str, Any]) -> None:
+    """Show the summary of a finished run."""
+    table = Table(title=f"{summary['strategy']} on {summary['dataset']}, seed {summary['seed']}")
+    table.add_column("")
+    table.add_column("value", justify="right")
+    for title, key, form in SUMMARY_ROWS:
+        value = summary[key] / 1e6 if key.endswith("-bytes") else summary[key]
+        table.add_row(title, form.format(value))
+    console.print(table)
+
+
+def dry_run(console: Console, config: Config) -> None:
+    """Show the resolved configuration and what each tier costs, without training."""
+    from fedhet_app.submodel.cost import cost_table
+    from fedhet_app.task import task_for
+
+    for key, value in config.flat().items():
+        console.print(f"{key} = {value!r}", highlight=False, soft_wrap=True)
+    task = task_for(config)
+    costs = cost_table(task.builder, task.spec, config.tiers)
+    full = cost_table(task.builder, task.spec, [1.0])[0]
+    table = Table(title="Cost of each tier; bytes are of one slice, one way")
+    for column in ("width", "parameters", "multiply-accumulates", "bytes"):
+        table.add_column(column, justify="right")
+    for cost in costs:
+        table.add_row(
+            f"{cost.width:g}",
+            f"{cost.params:,} ({cost.params / full.params:.1%})",
+            f"{cost.macs:,} ({cost.macs / full.macs:.1%})",
+            f"{cost.bytes:,}",
+        )
+    console.print(table)

@@ -1,0 +1,66 @@
+"""The one evaluation loop, and what is derived from its per-class counts."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn.functional import cross_entropy
+
+from fedhet_app.submodel.flat import FlatModule
+from fedhet_app.training import Images
+
+BATCH_SIZE = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Results of one model on one set of examples.
+
+    Attributes:
+        loss: Mean cross-entropy in nats.
+        correct: Correct predictions per class, shape ``(K,)``.
+        count: Examples per class, shape ``(K,)``.
+    """
+
+    loss: float
+    correct: NDArray[np.int64]
+    count: NDArray[np.int64]
+
+    @property
+    def accuracy(self) -> float:
+        """Fraction of all examples that are predicted correctly."""
+        return float(self.correct.sum() / self.count.sum())
+
+    def on_mix(self, histograms: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the accuracy expected on other label mixes.
+
+        Args:
+            histograms: Labels per client, shape ``(N, K)``.
+
+        Returns:
+            Per-class accuracy weighted by each client's label distribution, shape ``(N,)``.
+        """
+        per_class = self.correct / np.maximum(self.count, 1)
+        return np.asarray(histograms @ per_class / histograms.sum(axis=1))
+
+
+@torch.inference_mode()
+def evaluate(model: FlatModule, images: Images, num_classes: int) -> Evaluation:
+    """Measure ``model`` on all of ``images`` in evaluation mode and full precision."""
+    model.module.eval()
+    device = model.params.device
+    total = torch.zeros((), dtype=torch.float64, device=device)
+    correct = torch.zeros(num_classes, dtype=torch.int64, device=device)
+    for rows in torch.arange(len(images.labels), device=device).split(BATCH_SIZE):
+        inputs, labels = images.batch(rows)
+        logits = model.module(inputs)
+        total += cross_entropy(logits, labels, reduction="sum")
+        hits = labels[logits.argmax(dim=1) == labels]
+        correct += torch.bincount(hits, minlength=num_classes)
+    count = torch.bincount(images.labels, minlength=num_classes)
+    return Evaluation(
+        loss=float(total) / len(images.labels),
+        correct=correct.cpu().numpy(),
+        count=count.cpu().numpy(),
+    )

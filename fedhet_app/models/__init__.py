@@ -1,0 +1,50 @@
+"""Networks that come in every width, and the look-up of a network by name."""
+
+import importlib
+
+from fedhet_app.errors import FedhetError
+from fedhet_app.models import cnn
+from fedhet_app.models.initial import INITS, initial_module
+from fedhet_app.models.layers import GROUP_SIZE, NORMS, channel_multiple, norm_layer, scaled
+from fedhet_app.models.spec import Builder, ModelSpec
+
+__all__ = [
+    "GROUP_SIZE",
+    "INITS",
+    "MODELS",
+    "NORMS",
+    "Builder",
+    "ModelSpec",
+    "builder_for",
+    "channel_multiple",
+    "initial_module",
+    "norm_layer",
+    "scaled",
+]
+
+MODELS: dict[str, Builder] = {"cnn": cnn.build}
+
+
+def builder_for(name: str) -> Builder:
+    """Return the builder of a network.
+
+    Args:
+        name: A key of ``MODELS``, or ``package.module:function`` of the user's own.
+
+    Raises:
+        FedhetError: The name is neither, or what it names cannot be imported or called.
+    """
+    if name in MODELS:
+        return MODELS[name]
+    path, _, attribute = name.partition(":")
+    if not all(part.isidentifier() for part in (*path.split("."), attribute)):
+        known = ", ".join(MODELS)
+        raise FedhetError("model", name, f"unknown; use {known} or package.module:function")
+    try:
+        builder = getattr(importlib.import_module(path), attribute, None)
+    except ImportError as error:
+        raise FedhetError("model", name, f"cannot import {path}: {error}") from error
+    if not callable(builder):
+        raise FedhetError("model", name, f"{path} has no function {attribute}(width, spec)")
+    found: Builder = builder
+    return found

@@ -1,0 +1,201 @@
+"""The run directory: one writer, one reader.
+
+``config.json``, ``partition.json``, ``rounds.jsonl``, ``clients.jsonl``, ``summary.json``,
+``model.safetensors`` and ``checkpoint/``; text and safetensors only.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from fedhet_app.errors import FedhetError
+
+Row = Mapping[str, Any]
+
+round_observer: ContextVar[Callable[[Row], None] | None] = ContextVar("round_observer", default=None)
+"""Called with each row of ``rounds.jsonl`` as it is written (a progress display)."""
+
+CONFIG, PARTITION, SUMMARY = "config.json", "partition.json", "summary.json"
+ROUNDS, CLIENTS, MODEL = "rounds.jsonl", "clients.jsonl", "model.safetensors"
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a JSON file in one step: readers see the old content or the new, never half of it."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    partial.replace(path)
+
+
+class RunWriter:
+    """Writes one run directory.
+
+    Args:
+        directory: Where; made if it is not there.
+        resume_at: Keep rows up to this round and append; ``None`` starts a run, which refuses a
+            directory that already holds one.
+
+    Raises:
+        FedhetError: The directory is not writable, or holds a run that is not to be resumed.
+    """
+
+    def __init__(self, directory: Path, *, resume_at: int | None = None) -> None:
+        self.directory = directory
+        if resume_at is None:
+            claim(directory)
+        else:
+            for name in (ROUNDS, CLIENTS):
+                _truncate(directory / name, resume_at)
+        self._rounds = self._open(ROUNDS)
+        self._clients = self._open(CLIENTS)
+
+    def _open(self, name: str) -> TextIO:
+        return (self.directory / name).open("a", encoding="utf-8")
+
+    def write_config(self, config: Mapping[str, Any], versions: Mapping[str, str]) -> None:
+        """Write the resolved configuration and what ran it."""
+        write_json(self.directory / CONFIG, {"config": dict(config), "versions": dict(versions)})
+
+    def write_partition(self, description: Mapping[str, Any]) -> None:
+        """Write who holds what."""
+        write_json(self.directory / PARTITION, dict(description))
+
+    def write_round(self, row: Row, clients: Iterable[Row]) -> None:
+        """Append one round and its clients, and tell the observer."""
+        for client in clients:
+            self._clients.write(json.dumps(client) + "\n")
+        self._rounds.write(json.dumps(row) + "\n")
+        self._clients.flush()
+        self._rounds.flush()
+        observer = round_observer.get()
+        if observer is not None:
+            observer(row)
+
+    def write_model(self, tensors: dict[str, NDArray[Any]], metadata: dict[str, str]) -> None:
+        """Write the final model, one tensor per parameter, in torch's names and shapes."""
+        save_tensors(self.directory / MODEL, tensors, metadata)
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write the closing summary; a run without one is not finished."""
+        write_json(self.directory / SUMMARY, dict(summary))
+
+    def close(self) -> None:
+        """Close the row files."""
+        self._rounds.close()
+        self._clients.close()
+
+
+def claim(directory: Path) -> None:
+    """Make the directory of a new run.
+
+    Raises:
+        FedhetError: It cannot be written to, or holds another run.
+    """
+    if (directory / CONFIG).exists():
+        remedy = "already holds a run; name another directory, or continue it with --resume"
+        raise FedhetError("results-dir", str(directory), remedy)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        probe = directory / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        remedy = f"cannot be written to ({error.strerror}); name another directory"
+        raise FedhetError("results-dir", str(directory), remedy) from error
+
+
+def _truncate(path: Path, last_round: int) -> None:
+    kept = [row for row in read_rows(path) if row["round"] <= last_round]
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+    partial.replace(path)
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a ``.jsonl`` file; a last line cut off by a crash is left out."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def save_tensors(path: Path, tensors: dict[str, NDArray[Any]], metadata: dict[str, str]) -> None:
+    """Write a safetensors file in one step, so that a full disk leaves the old one as it was."""
+    partial = path.with_name(path.name + ".partial")
+    save_file(tensors, partial, metadata)
+    os.replace(partial, path)
+
+
+def load_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    """Return the tensors and the metadata of a safetensors file.
+
+    Raises:
+        FedhetError: The file is not there or is not whole.
+    """
+    try:
+        with safe_open(path, framework="numpy") as file:
+            tensors = {name: np.asarray(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+            return tensors, dict(file.metadata() or {})
+    except (OSError, SafetensorError) as error:
+        raise FedhetError("file", str(path), f"cannot be read ({error})") from error
+
+
+class RunReader:
+    """Reads one run directory.
+
+    Raises:
+        FedhetError: The directory holds no run.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        if not (directory / CONFIG).exists():
+            raise FedhetError("run directory", str(directory), f"holds no {CONFIG}: not a run")
+        self.directory = directory
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The resolved configuration, flat."""
+        return dict(self._json(CONFIG)["config"])
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The closing summary.
+
+        Raises:
+            FedhetError: The run has not finished.
+        """
+        if not (self.directory / SUMMARY).exists():
+            remedy = "the run has not finished; continue it with --resume"
+            raise FedhetError("run directory", str(self.directory), remedy)
+        return self._json(SUMMARY)
+
+    @property
+    def rounds(self) -> list[dict[str, Any]]:
+        """The rows of ``rounds.jsonl``."""
+        return read_rows(self.directory / ROUNDS)
+
+    @property
+    def clients(self) -> list[dict[str, Any]]:
+        """The rows of ``clients.jsonl``."""
+        return read_rows(self.directory / CLIENTS)
+
+    def model(self) -> dict[str, NDArray[np.float32]]:
+        """Return the final model in torch's names and shapes."""
+        if not (self.directory / MODEL).exists():
+            remedy = f"holds no {MODEL}: the run has not finished; continue it with --resume"
+            raise FedhetError("run directory", str(self.directory), remedy)
+        return load_tensors(self.directory / MODEL)[0]
+
+    def _json(self, name: str) -> dict[str, Any]:
+        try:
+            return dict(json.loads((self.directory / name).read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            path = str(self.directory / name)
+            raise FedhetError("run directory", path, f"cannot be read ({error})") from error

@@ -1,0 +1,119 @@
+"""ServerApp: configuration -> profiles of the nodes -> strategy -> rounds -> results."""
+
+import logging
+import sys
+from datetime import datetime
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedhet_app import checkpoint
+from fedhet_app.config import Config, parse
+from fedhet_app.data.partition import describe
+from fedhet_app.errors import FedhetError
+from fedhet_app.results import RunWriter
+from fedhet_app.submodel.layout import unflatten
+from fedhet_app.task import Task, task_for
+from fedhet_app.versions import versions
+from strategies import STRATEGIES
+from strategies.federation import Federation, gather
+from strategies.submodel import SubmodelStrategy
+
+LOG = logging.getLogger("fedhet")
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run one federation from start to results."""
+    if not LOG.handlers:
+        LOG.addHandler(logging.StreamHandler(sys.stderr))
+        LOG.setLevel(logging.INFO)
+    try:
+        directory = run(grid, parse(context.run_config))
+    except FedhetError as error:
+        LOG.error("error: %s", error)  # noqa: TRY400 - one line, no traceback
+        raise
+    LOG.info("results: %s", directory)
+
+
+def run(grid: Grid, config: Config) -> Path:
+    """Run one federation on the nodes of ``grid`` and return its run directory.
+
+    Raises:
+        FedhetError: Anything the user can mend, before anything is written where possible.
+    """
+    directory = run_directory(config)
+    resumed = checkpoint.load(directory, config) if config.resume else None
+    task_for(config).slicer  # a mistake in data or model ends the run before any node is asked
+    federation = gather(grid, config)
+    config = _for_nodes(config, federation)
+    task = task_for(config)
+    _say_what_is_odd(task, federation)
+    allocation = STRATEGIES[config.strategy](config, federation.caps, task.slicer.num_params(1.0))
+    writer = RunWriter(directory, resume_at=resumed.server_round if resumed else None)
+    writer.write_config(config.flat(), versions())
+    writer.write_partition(describe(task.partition, task.histograms))
+    LOG.info("writing to %s", directory)
+    try:
+        strategy = SubmodelStrategy(
+            task=task,
+            federation=federation,
+            allocation=allocation,
+            writer=writer,
+            resumed=resumed,
+        )
+        strategy.run(grid, strategy.record)
+    finally:
+        writer.close()
+    tensors = unflatten(task.slicer.layout(1.0), strategy.vector)
+    writer.write_model(tensors, {"width": "1.0"})
+    writer.write_summary(strategy.totals.summary(config, "completed"))
+    return directory
+
+
+def run_directory(config: Config) -> Path:
+    """Return where results go, as an absolute path.
+
+    Raises:
+        FedhetError: A relative path: under ``flwr run`` it would depend on where Flower started.
+    """
+    if not config.results_dir:
+        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+        name = f"{config.dataset}-{config.strategy}-seed{config.seed}-{stamp}"
+        return Path.cwd() / "results" / name.replace("/", "-").replace(":", "-")
+    path = Path(config.results_dir)
+    if not path.is_absolute():
+        remedy = "must be an absolute path: Flower runs the app in a folder of its own"
+        raise FedhetError("results-dir", config.results_dir, remedy)
+    return path
+
+
+def _for_nodes(config: Config, federation: Federation) -> Config:
+    nodes = len(federation.profiles)
+    if nodes == config.num_clients:
+        return config
+    LOG.warning("num-clients is %d, but %d nodes are here: ...", config.num_clients, nodes)
+    return config.with_nodes(nodes)
+
+
+def _say_what_is_odd(task: Task, federation: Federation) -> None:
+    """Warn of what a user would want to know before the run."""
+    config = task.config
+    if config.too_short_to_adapt:
+        LOG.warning(
+            "num-server-rounds = %d ends before %s adapts for the first time: widths stay at the "
+            "capacities",
+            config.num_server_rounds,
+            config.strategy,
+        )
+    for width in sorted(set(federation.caps.tolist())):
+        widest = task.slicer.largest_ratio(width)
+        if widest > width:
+            LOG.warning(
+                "capacity %g: rounding up to whole channels and groups makes a layer %.3g wide",
+                width,
+                widest,
+            )

@@ -1,0 +1,1 @@
+"""Sub-models of different width: slices, their average, and who gets which width."""

@@ -1,0 +1,153 @@
+"""What a configuration stands for: data, partition, network; loaded once per process.
+
+Server and clients build it from the same configuration, so both see the same partition and the
+same slices. It holds nothing that belongs to one client: Ray workers serve all of them.
+"""
+
+from collections import OrderedDict
+from functools import cached_property, lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedhet_app.config import Config, parse
+from fedhet_app.data import Dataset, Split, load_dataset
+from fedhet_app.data.partition import Partition, cached_partition, label_histograms
+from fedhet_app.errors import FedhetError
+from fedhet_app.models import ModelSpec, builder_for, initial_module
+from fedhet_app.submodel.flat import FlatModule
+from fedhet_app.submodel.layout import flatten
+from fedhet_app.submodel.slicing import Slicer
+from fedhet_app.training import Images, keep_freed_memory
+
+MODULES_KEPT = 8
+
+
+class Task:
+    """Data, partition and network of one configuration.
+
+    Args:
+        config: A checked configuration, for the number of clients that are there.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.device = pick_device(config.device)
+        keep_freed_memory()
+        if self.device.type == "cpu":
+            torch.set_num_threads(config.client_cpus)
+        self.builder = builder_for(config.model)
+        self._modules: OrderedDict[int, FlatModule] = OrderedDict()
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """The training and test examples, memory-mapped and shared between processes."""
+        config = self.config
+        return load_dataset(
+            config.dataset,
+            data_dir=config.data_dir,
+            image_column=config.image_column,
+            label_column=config.label_column,
+            test_split=config.test_split,
+            max_train_examples=config.max_train_examples,
+            seed=config.seed,
+        )
+
+    @cached_property
+    def partition(self) -> Partition:
+        """Which training examples belong to which client."""
+        config = self.config
+        return cached_partition(
+            self.dataset.fingerprint,
+            self.dataset.train.labels,
+            kind=config.partition,
+            num_clients=config.num_clients,
+            alpha=config.alpha,
+            balance_mask=config.balance_mask,
+            seed=config.seed,
+        )
+
+    @cached_property
+    def histograms(self) -> NDArray[np.int64]:
+        """Labels per client, shape ``(N, K)``."""
+        return label_histograms(
+            self.partition, self.dataset.train.labels, self.dataset.num_classes
+        )
+
+    @cached_property
+    def spec(self) -> ModelSpec:
+        """What the data asks of the network."""
+        return ModelSpec(
+            input_shape=self.dataset.input_shape,
+            num_classes=self.dataset.num_classes,
+            preset=self.config.model_preset,
+            norm=self.config.norm,
+        )
+
+    @cached_property
+    def slicer(self) -> Slicer:
+        """Slices of the network by width."""
+        return Slicer(self.builder, self.spec)
+
+    @cached_property
+    def train_images(self) -> Images:
+        """The training examples on the device."""
+        return self._on_device(self.dataset.train)
+
+    @cached_property
+    def test_images(self) -> Images:
+        """The central test examples on the device."""
+        return self._on_device(self.dataset.test)
+
+    def _on_device(self, split: Split) -> Images:
+        scale = 1.0 / self.dataset.std
+        shift = -self.dataset.mean * scale
+        return Images(
+            pixels=torch.from_numpy(split.images).to(self.device),
+            labels=torch.from_numpy(split.labels).to(self.device),
+            scale=torch.from_numpy(scale).to(self.device),
+            shift=torch.from_numpy(shift).to(self.device),
+        )
+
+    def initial_vector(self) -> NDArray[np.float32]:
+        """Return the initial global model, the same for every method with this seed."""
+        config = self.config
+        return flatten(initial_module(self.builder, self.spec, config.init, config.seed))
+
+    def module(self, width: float) -> FlatModule:
+        """Return the network of one width; its values are whatever was loaded last."""
+        key = self.slicer.layout(width).size
+        if key not in self._modules:
+            self._modules[key] = FlatModule(self.builder(width, self.spec), self.device)
+            if len(self._modules) > MODULES_KEPT:
+                self._modules.popitem(last=False)
+        self._modules.move_to_end(key)
+        return self._modules[key]
+
+
+def pick_device(name: str) -> torch.device:
+    """Return the device of a ``device`` value: auto, cpu or cuda.
+
+    Raises:
+        FedhetError: CUDA is asked for and not there.
+    """
+    if name == "cuda" and not torch.cuda.is_available():
+        raise FedhetError("device", name, "no CUDA device is visible here; use device = 'cpu'")
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+task_for = lru_cache(maxsize=2)(Task)
+
+
+@lru_cache(maxsize=4)
+def _parsed(items: tuple[tuple[str, bool | int | float | str], ...], num_nodes: int) -> Config:
+    config = parse(dict(items))
+    return config if num_nodes in (0, config.num_clients) else config.with_nodes(num_nodes)
+
+
+def task_of_node(run_config: dict[str, bool | int | float | str], num_nodes: int) -> Task:
+    """Return the task of a client's run config, for the number of nodes it was told of (0: none)."""
+    return task_for(_parsed(tuple(run_config.items()), num_nodes))

@@ -1,0 +1,230 @@
+"""The only module that knows the wire: record keys, vectors, requests, replies and their checks.
+
+A model, or a slice of one, travels as one float32 vector (`submodel.layout` gives its order), so
+that a message costs one header whatever the number of layers.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from numpy.typing import NDArray
+
+ARRAYS = "arrays"
+VECTOR = "vector"
+CONFIG = "config"
+METRICS = "metrics"
+PROFILE = "profile"
+TRAIN = "train"
+QUERY_PROFILE = "query.profile"
+
+Vector = NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainRequest:
+    """What the server asks of one client in one round.
+
+    Attributes:
+        server_round: Counted from 1.
+        width: The fraction of channels of the slice that travels.
+        vector: The slice, shape ``(size of the width's layout,)``.
+    """
+
+    server_round: int
+    width: float
+    vector: Vector
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainReply:
+    """What a client returns: its trained slice, its number of examples and its mean loss."""
+
+    server_round: int
+    partition: int
+    vector: Vector
+    examples: int
+    loss: float
+    steps: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """What a node says about itself before the first round.
+
+    Attributes:
+        capacity: The widest slice it can train; 0.0 where its node config names none.
+    """
+
+    partition: int
+    num_partitions: int
+    examples: int
+    capacity: float
+    code: str
+    node_id: int = 0
+
+
+class Rejection(Exception):
+    """A reply that is not used, with the reason."""
+
+
+def pack(vector: Vector) -> ArrayRecord:
+    """Serialise one vector."""
+    return ArrayRecord({VECTOR: Array(vector)})
+
+
+def unpack(record: ArrayRecord) -> NDArray[np.generic]:
+    """Return the vector of a record, without a copy and read-only where it is in NumPy's format.
+
+    Raises:
+        Rejection: The record has other keys or is not readable.
+    """
+    if list(record) != [VECTOR]:
+        raise Rejection(f"arrays named {sorted(record)} instead of ['{VECTOR}']")
+    try:
+        return record[VECTOR].numpy()
+    except (TypeError, ValueError, EOFError, OSError) as error:
+        raise Rejection(f"array cannot be read: {error}") from error
+
+
+def record_bytes(content: RecordDict) -> int:
+    """Return the serialised size of a message's records in bytes, headers and keys included."""
+    return sum(len(key) + record.count_bytes() for key, record in content.items())
+
+
+def train_content(arrays: ArrayRecord, server_round: int, width: float) -> RecordDict:
+    """Return the content of a train message; clients with one width share it."""
+    settings = ConfigRecord({"round": server_round, "width": width})
+    return RecordDict({ARRAYS: arrays, CONFIG: settings})
+
+
+def read_request(message: Message) -> TrainRequest:
+    """Return what a train message asks for."""
+    settings = message.content.config_records[CONFIG]
+    vector = unpack(message.content.array_records[ARRAYS])
+    return TrainRequest(
+        server_round=int(str(settings["round"])),
+        width=float(str(settings["width"])),
+        vector=vector.astype(np.float32, copy=False),
+    )
+
+
+def reply_to(message: Message, reply: TrainReply) -> Message:
+    """Return the message that carries a client's reply."""
+    metrics = MetricRecord(
+        {
+            "round": reply.server_round,
+            "partition": reply.partition,
+            "examples": reply.examples,
+            "loss": reply.loss,
+            "steps": reply.steps,
+            "seconds": reply.seconds,
+        }
+    )
+    return Message(RecordDict({ARRAYS: pack(reply.vector), METRICS: metrics}), reply_to=message)
+
+
+def read_reply(message: Message, *, server_round: int, size: int, profile: Profile) -> TrainReply:
+    """Return a client's reply after checking it against what was sent and what it declared.
+
+    Args:
+        message: The reply, or Flower's error in place of one.
+        server_round: The round the request was for.
+        size: Number of floats in the slice that was sent.
+        profile: What the node said of itself before the first round.
+
+    Raises:
+        Rejection: The reply cannot be used; the text says why.
+    """
+    if message.has_error():
+        lines = message.error.reason.strip().splitlines()
+        raise Rejection(f"error {message.error.code}: {lines[-1] if lines else 'no reason'}")
+    content = message.content
+    if set(content) != {ARRAYS, METRICS} or not isinstance(content[METRICS], MetricRecord):
+        raise Rejection(f"records named {sorted(content)} instead of ['{ARRAYS}', '{METRICS}']")
+    metrics = _numbers(content[METRICS])
+    if metrics["round"] != server_round:
+        raise Rejection(f"for round {metrics['round']:.0f}, not {server_round}")
+    if metrics["partition"] != profile.partition:
+        raise Rejection(f"from partition {metrics['partition']:.0f}, not {profile.partition}")
+    if metrics["examples"] != profile.examples:
+        raise Rejection(f"{metrics['examples']:.0f} examples, but it declared {profile.examples}")
+    return TrainReply(
+        server_round=server_round,
+        partition=profile.partition,
+        vector=_checked_vector(content.array_records[ARRAYS], size, metrics["loss"]),
+        examples=profile.examples,
+        loss=metrics["loss"],
+        steps=int(metrics["steps"]),
+        seconds=metrics["seconds"],
+    )
+
+
+def _numbers(record: MetricRecord) -> dict[str, float]:
+    expected = {"round", "partition", "examples", "loss", "steps", "seconds"}
+    if set(record) != expected or not all(isinstance(v, int | float) for v in record.values()):
+        raise Rejection(f"metrics named {sorted(record)} instead of {sorted(expected)}")
+    return {key: float(str(value)) for key, value in record.items()}
+
+
+def _checked_vector(record: ArrayRecord, size: int, loss: float) -> Vector:
+    vector = unpack(record)
+    if vector.dtype != np.float32:
+        raise Rejection(f"dtype {vector.dtype} instead of float32")
+    if vector.shape != (size,):
+        raise Rejection(f"shape {vector.shape} instead of ({size},)")
+    # One BLAS pass decides the usual case; only a huge or non-finite vector needs the second.
+    finite = math.isfinite(float(np.dot(vector, vector))) or bool(np.isfinite(vector).all())
+    if not finite or not math.isfinite(loss):
+        raise Rejection(
+            f"non-finite values (loss {loss}): training diverged; lower lr, "
+            "set clip-norm, or use a norm layer"
+        )
+    return vector
+
+
+def profile_content(profile: Profile) -> RecordDict:
+    """Return the content of the answer to ``query.profile``."""
+    return RecordDict(
+        {
+            PROFILE: ConfigRecord(
+                {
+                    "partition": profile.partition,
+                    "num-partitions": profile.num_partitions,
+                    "examples": profile.examples,
+                    "capacity": profile.capacity,
+                    "code": profile.code,
+                }
+            )
+        }
+    )
+
+
+def read_profile(message: Message) -> Profile:
+    """Return the profile in an answer to ``query.profile``.
+
+    Raises:
+        Rejection: The node answered with an error or with something else.
+    """
+    if message.has_error():
+        raise Rejection(_error_line(message.error.reason))
+    try:
+        record = message.content.config_records[PROFILE]
+        return Profile(
+            partition=int(str(record["partition"])),
+            num_partitions=int(str(record["num-partitions"])),
+            examples=int(str(record["examples"])),
+            capacity=float(str(record["capacity"])),
+            code=str(record["code"]),
+            node_id=message.metadata.src_node_id,
+        )
+    except (KeyError, ValueError) as error:
+        raise Rejection(f"not a profile: {error}") from error
+
+
+def _error_line(reason: str) -> str:
+    lines: Sequence[str] = [line for line in reason.strip().splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "no reason given"

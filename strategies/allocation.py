@@ -1,0 +1,179 @@
+"""Width policies that look at nothing but capacities: the sub-model comparison set of Paper A.
+
+A policy says how wide each client's slice is in a round; `strategies.submodel` does the rest. Each
+is named by the limit in which it becomes another: every one of them is FedAvg when all capacities
+are 1 (uniform: and its width is 1).
+"""
+
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhet_app.config import Config, parse
+from fedhet_app.errors import FedhetError
+from fedhet_app.results import RunReader
+from fedhet_app.seeding import rng_for
+from fedhet_app.submodel.aggregation import Aggregate, Update
+from fedhet_app.submodel.allocation import (
+    fjord_widths,
+    random_budget_widths,
+    uniform_widths,
+)
+
+Widths = NDArray[np.float64]
+
+
+class Allocation(Protocol):
+    """What the server half of a sub-model method decides."""
+
+    def widths(self, server_round: int) -> Widths:
+        """Return every client's width in a round, by partition id, shape ``(N,)``."""
+
+    def reach(self, server_round: int) -> Widths:
+        """Return the widest slice each client can get as things stand, shape ``(N,)``."""
+
+    def observe(
+        self,
+        server_round: int,
+        partitions: list[int],
+        updates: list[Update],
+        before: NDArray[np.float32],
+        after: Aggregate,
+    ) -> dict[str, dict[int, float]]:
+        """Learn from a finished round; return columns for ``clients.jsonl`` by partition id."""
+
+    def state(self) -> dict[str, NDArray[np.float64]]:
+        """Return what a checkpoint must hold."""
+
+    def restore(self, state: dict[str, NDArray[np.float64]]) -> None:
+        """Continue from a checkpoint's state."""
+
+
+class Stateless:
+    """The part of `Allocation` that a policy without memory shares."""
+
+    def observe(
+        self,
+        server_round: int,  # noqa: ARG002
+        partitions: list[int],  # noqa: ARG002
+        updates: list[Update],  # noqa: ARG002
+        before: NDArray[np.float32],  # noqa: ARG002
+        after: Aggregate,  # noqa: ARG002
+    ) -> dict[str, dict[int, float]]:
+        """Learn nothing."""
+        return {}
+
+    def state(self) -> dict[str, NDArray[np.float64]]:
+        """Return no state."""
+        return {}
+
+    def restore(self, state: dict[str, NDArray[np.float64]]) -> None:  # noqa: ARG002
+        """Continue without state."""
+
+
+class Fixed(Stateless):
+    """The same widths in every round: FedAvg, FedProx (1), HeteroFL (the caps), Uniform."""
+
+    def __init__(self, widths: Widths) -> None:
+        self._widths = widths
+
+    def widths(self, server_round: int) -> Widths:  # noqa: ARG002
+        """Return the fixed widths."""
+        return self._widths
+
+    reach = widths
+
+
+def full_width(config: Config, caps: Widths) -> Fixed:  # noqa: ARG001
+    """FedAvg and FedProx: every client trains the whole network, whatever its capacity."""
+    return Fixed(np.ones_like(caps))
+
+
+def at_cap(config: Config, caps: Widths) -> Fixed:  # noqa: ARG001
+    """HeteroFL (Diao et al. 2021), as Paper A runs it: every client at its cap, p_i = p_i^max.
+
+    Deviations:
+        1. Coordinate-wise averaging weighted by examples (Paper A 3.3) where the official code
+           averages by count; no masked cross-entropy, scaler or static batch norm.
+    """
+    return Fixed(caps)
+
+
+def uniform(config: Config, caps: Widths) -> Fixed:
+    """Uniform (Paper A 4.1): p_i = min(width, p_i^max); what lies outside is never trained."""
+    return Fixed(uniform_widths(caps, config.uniform.width))
+
+
+class Fjord(Stateless):
+    """FjORD (Horvath et al. 2021), as Paper A runs it: a random tier a round.
+
+    Deviations:
+        1. The tier is drawn per client and round among those up to its cap, not per mini-batch,
+           and there is no self-distillation (Paper A 4.1).
+    """
+
+    def __init__(self, config: Config, caps: Widths) -> None:
+        self._caps, self._tiers, self._seed = caps, config.tiers, config.seed
+
+    def widths(self, server_round: int) -> Widths:
+        """Draw a tier for every client, sampled or not, so that cohorts do not shift the draws."""
+        rng = rng_for(self._seed, "allocation", server_round)
+        return fjord_widths(self._caps, self._tiers, rng)
+
+    def reach(self, server_round: int) -> Widths:  # noqa: ARG002
+        """Any client can draw its cap."""
+        return self._caps
+
+
+class RandomBudget(Stateless):
+    """Random-budget (Paper A 4.1): the control that spends a policy's budget without looking.
+
+    Same cadence as HAS-FL: caps until the first adaptation, then widths that are drawn afresh at
+    each adaptation round and scaled to the budget.
+
+    Deviations:
+        1. The paper gives no sampler: u_i ~ U(0.25, cap), scaled by one factor to meet the mean,
+           clipped to [0.25, cap], clients of the largest cap kept there (coverage).
+    """
+
+    def __init__(self, config: Config, caps: Widths) -> None:
+        self._caps, self._seed, self._options = caps, config.seed, config.random_budget
+        match = self._options.match
+        self._budget = matched_budget(Path(match)) if match else self._options.budget
+
+    def widths(self, server_round: int) -> Widths:
+        """Return the draw of the last adaptation round before this one."""
+        options = self._options
+        last = (server_round - 1) // options.adapt_every * options.adapt_every
+        if last <= options.warmup:
+            return self._caps
+        return random_budget_widths(
+            self._caps,
+            self._budget,
+            coverage=options.coverage,
+            rng=rng_for(self._seed, "allocation", last),
+        )
+
+    def reach(self, server_round: int) -> Widths:
+        """Only the current draw can be trained until the next one."""
+        return self.widths(server_round)
+
+
+def matched_budget(directory: Path) -> float:
+    """Return the mean width a HAS-FL run allotted over all clients once it had adapted.
+
+    Raises:
+        FedhetError: The directory holds no HAS-FL run, or one that never adapted.
+    """
+    key, reader = "random-budget.match", RunReader(directory)
+    config = parse(reader.config)
+    if config.strategy != "has-fl":
+        raise FedhetError(key, str(directory), f"is a run of {config.strategy}; name one of has-fl")
+    first = config.has_fl.first_adaptation
+    widths = [row["allocated-mean-width"] for row in reader.rounds if row["round"] > first]
+    if not widths:
+        raise FedhetError(key, str(directory), f"has no round after its first adaptation, {first}")
+    return float(np.mean(widths))
+

@@ -1,0 +1,208 @@
+"""What every server half shares: cohorts, checked replies, rows, evaluation, checkpoints."""
+
+import logging
+import time
+from abc import abstractmethod
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+from numpy.typing import NDArray
+
+from fedhet_app import checkpoint, wire
+from fedhet_app.checkpoint import Checkpoint
+from fedhet_app.config import Config
+from fedhet_app.errors import FedhetError
+from fedhet_app.results import RunWriter
+from fedhet_app.seeding import rng_for
+from fedhet_app.wire import Rejection, TrainReply
+from strategies.federation import Federation
+from strategies.totals import Totals
+
+LOG = logging.getLogger("fedhet")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sent:
+    """A slice that is out with a client.
+
+    Attributes:
+        index: Its coordinates in the global vector; ``None`` for all of them.
+        size: Its number of floats.
+    """
+
+    message: Message
+    partition: int
+    width: float
+    index: NDArray[np.int64] | None
+    size: int
+
+
+Accepted = list[tuple[Sent, TrainReply]]
+
+
+@dataclass(kw_only=True)
+class Round:
+    """What the current round has gathered so far."""
+
+    number: int
+    began: float = field(default_factory=time.perf_counter)
+    mark: float = field(default_factory=time.perf_counter)
+    sent: list[Sent] = field(default_factory=list)
+    row: dict[str, Any] = field(default_factory=dict)
+    clients: list[dict[str, Any]] = field(default_factory=list)
+
+    def end_phase(self, phase: str) -> None:
+        """Book the seconds since the last phase ended."""
+        now = time.perf_counter()
+        self.row[f"seconds-{phase}"] = now - self.mark
+        self.mark = now
+
+
+class RoundStrategy(Strategy):
+    """The part of a Flower strategy that does not depend on the method.
+
+    Args:
+        config: The configuration for the nodes that are there.
+        federation: Profiles and capacities.
+        writer: The run directory.
+        resumed: Where to continue, or ``None``.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: Config,
+        federation: Federation,
+        writer: RunWriter,
+        resumed: Checkpoint | None,
+    ) -> None:
+        self.config, self.federation, self.writer = config, federation, writer
+        self.first_round = resumed.server_round if resumed else 0
+        self.totals = Totals(**resumed.counters) if resumed else Totals()
+        self.round = Round(number=self.first_round)
+
+    @abstractmethod
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the method's state for a checkpoint; the caller keeps references."""
+
+    @abstractmethod
+    def measure(self) -> dict[str, Any]:
+        """Return the evaluation columns of a round's row."""
+
+    def run(self, grid: Grid, initial_arrays: ArrayRecord) -> None:
+        """Run the rounds that are left; on any way out the last whole round is checkpointed."""
+        rounds = self.config.num_server_rounds - self.first_round
+        if rounds <= 0:
+            return
+        self._checkpoint = self._snapshot()
+        try:
+            self.start(
+                grid=grid,
+                initial_arrays=initial_arrays,
+                num_rounds=rounds,
+                timeout=self.config.round_timeout,
+                evaluate_fn=self._finish_round,
+            )
+        finally:
+            checkpoint.save(self.writer.directory, self._checkpoint)
+
+    def summary(self) -> None:
+        """Log what is about to run, as Flower asks of a strategy."""
+        caps = self.federation.caps
+        LOG.info("%s: %d clients, mean capacity %.3f", self.config.strategy, len(caps), caps.mean())
+
+    def cohort(self, number: int) -> list[int]:
+        """Return the partition ids of a round's clients, ascending, uniform without replacement."""
+        rng = rng_for(self.config.seed, "sample", number)
+        clients = len(self.federation.profiles)
+        return sorted(rng.choice(clients, size=self.config.cohort_size, replace=False).tolist())
+
+    def most_work_first(self, sent: list[Sent]) -> list[Message]:
+        """Return the messages in the order that keeps parallel workers busy to the end."""
+        profiles = self.federation.profiles
+        ordered = sorted(sent, key=lambda s: (-profiles[s.partition].examples * s.size, s.partition))
+        return [each.message for each in ordered]
+
+    def accept(self, replies: Iterable[Message]) -> Accepted:
+        """Return usable replies in the order of partition ids; name and count the others."""
+        number, row = self.round.number, self.round.row
+        by_request = {reply.metadata.reply_to_message_id: reply for reply in replies}
+        accepted, rejected = [], []
+        for sent in self.round.sent:
+            reply = by_request.get(sent.message.metadata.message_id)
+            try:
+                accepted.append((sent, self._read(sent, reply)))
+            except Rejection as rejection:
+                rejected.append({"partition": sent.partition, "reason": str(rejection)})
+                LOG.warning("round %d: client %d dropped: %s", number, sent.partition, rejection)
+        contents = [reply.content for reply in by_request.values() if reply.has_content()]
+        row["upload-bytes"] = sum(wire.record_bytes(content) for content in contents)
+        row["rejected"] = rejected
+        row["replies"] = len(accepted)
+        row["local-steps"] = sum(reply.steps for _, reply in accepted)
+        examples = sum(reply.examples for _, reply in accepted)
+        losses = sum(reply.loss * reply.examples for _, reply in accepted)
+        row["train-loss"] = losses / examples if examples else None
+        return accepted if len(accepted) >= self.config.min_replies else []
+
+    def _read(self, sent: Sent, reply: Message | None) -> TrainReply:
+        if reply is None:
+            raise Rejection(f"no reply within {self.config.round_timeout:g} s")
+        profile = self.federation.profiles[sent.partition]
+        return wire.read_reply(
+            reply, server_round=self.round.number, size=sent.size, profile=profile
+        )
+
+    def _finish_round(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:  # noqa: ARG002
+        """Evaluate where due, write the rows, checkpoint where due (Flower's ``evaluate_fn``)."""
+        if server_round == 0:
+            return None
+        current, config = self.round, self.config
+        last = current.number == config.num_server_rounds
+        if last or (config.evaluate_every and current.number % config.evaluate_every == 0):
+            current.row |= self.measure()
+        current.end_phase("evaluation")
+        current.row["seconds"] = current.mark - current.began
+        self.totals.add(current.row)
+        self.writer.write_round(current.row, current.clients)
+        self._checkpoint = self._snapshot()
+        if config.checkpoint_every and current.number % config.checkpoint_every == 0:
+            checkpoint.save(self.writer.directory, self._checkpoint)
+        self._check_progress()
+        shown = ("accuracy", "loss", "train-loss", "mean-width")
+        return MetricRecord({k: current.row[k] for k in shown if current.row.get(k) is not None})
+
+    def _check_progress(self) -> None:
+        limit = self.config.max_empty_rounds
+        if self.totals.empty_streak >= limit:
+            reasons = [each["reason"] for each in self.round.row["rejected"]]
+            remedy = f"that many rounds in a row had no usable reply; the last ones: {reasons[:3]}"
+            raise FedhetError("max-empty-rounds", limit, remedy)
+
+    def _snapshot(self) -> Checkpoint:
+        return Checkpoint(
+            server_round=self.round.number, arrays=self.arrays(), counters=asdict(self.totals)
+        )
+
+    def configure_evaluate(
+        self,
+        server_round: int,  # noqa: ARG002
+        arrays: ArrayRecord,  # noqa: ARG002
+        config: ConfigRecord,  # noqa: ARG002
+        grid: Grid,  # noqa: ARG002
+    ) -> Iterable[Message]:
+        """Send nothing: the test set is central."""
+        return []
+
+    def aggregate_evaluate(
+        self,
+        server_round: int,  # noqa: ARG002
+        replies: Iterable[Message],  # noqa: ARG002
+    ) -> MetricRecord | None:
+        """Return nothing: the test set is central."""
+        return None

@@ -1,0 +1,113 @@
+"""Who takes part: waiting for nodes, asking for their profiles, ordering them by partition."""
+
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from fedhet_app import wire
+from fedhet_app.config import Config
+from fedhet_app.errors import FedhetError
+from fedhet_app.seeding import rng_for
+from fedhet_app.submodel.allocation import draw_capacities
+from fedhet_app.versions import code_fingerprint
+from fedhet_app.wire import Profile, Rejection
+
+LOG = logging.getLogger("fedhet")
+POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Federation:
+    """The nodes of a run, in the order of their partition ids.
+
+    Attributes:
+        profiles: One per node; ``profiles[i].partition == i``.
+        caps: Largest width each can train, shape ``(N,)``.
+    """
+
+    profiles: tuple[Profile, ...]
+    caps: NDArray[np.float64]
+
+
+def gather(grid: Grid, config: Config) -> Federation:
+    """Wait for the nodes and ask each for its profile.
+
+    The number to wait for is what the nodes were told (``num-partitions``), which under
+    ``flwr run`` need not be the configuration's ``num-clients``.
+
+    Raises:
+        FedhetError: Too few nodes in ``node-timeout`` seconds, two nodes with one partition, another
+            copy of the code, or a node that cannot take part.
+    """
+    profiles: dict[int, Profile] = {}
+    deadline = time.monotonic() + config.node_timeout
+    while True:
+        new = [node for node in grid.get_node_ids() if node not in profiles]
+        for profile in _ask(grid, new, config):
+            profiles[profile.node_id] = profile
+        expected = max((p.num_partitions for p in profiles.values()), default=config.num_clients)
+        if len(profiles) >= expected:
+            break
+        if time.monotonic() > deadline:
+            remedy = f"{len(profiles)} of {expected} nodes came in that many seconds; start more"
+            raise FedhetError("node-timeout", config.node_timeout, remedy)
+        time.sleep(POLL_SECONDS)
+    ordered = _ordered(list(profiles.values()))
+    return Federation(profiles=ordered, caps=capacities(config.with_nodes(len(ordered)), ordered))
+
+
+def _ask(grid: Grid, nodes: Iterable[int], config: Config) -> list[Profile]:
+    content = RecordDict({wire.CONFIG: ConfigRecord()})
+    messages = [
+        Message(content, dst_node_id=node, message_type=wire.QUERY_PROFILE) for node in nodes
+    ]
+    if not messages:
+        return []
+    profiles = []
+    for reply in grid.send_and_receive(messages, timeout=config.round_timeout):
+        try:
+            profile = wire.read_profile(reply)
+        except Rejection as rejection:
+            remedy = f"a node cannot take part: {rejection}"
+            raise FedhetError("node", reply.metadata.src_node_id, remedy) from rejection
+        if profile.code != code_fingerprint():
+            remedy = (
+                f"the node of partition {profile.partition} runs another copy of fedhet than the "
+                "server; start the SuperLink in an empty folder, or update the node"
+            )
+            raise FedhetError("code", profile.code[:12], remedy)
+        profiles.append(profile)
+    return profiles
+
+
+def _ordered(profiles: list[Profile]) -> tuple[Profile, ...]:
+    counts = {profile.num_partitions for profile in profiles}
+    if len(counts) > 1:
+        remedy = "the nodes were told different numbers; give all of them the same"
+        raise FedhetError("num-partitions", sorted(counts), remedy)
+    ordered = sorted(profiles, key=lambda profile: profile.partition)
+    for one, two in zip(ordered, ordered[1:], strict=False):
+        if one.partition == two.partition:
+            remedy = "two nodes have this partition; give every node its own"
+            raise FedhetError("partition-id", one.partition, remedy)
+    return tuple(ordered)
+
+
+def capacities(config: Config, profiles: tuple[Profile, ...]) -> NDArray[np.float64]:
+    """Return each node's cap: its own where it names one, else drawn by seed and partition.
+
+    Raises:
+        FedhetError: A node names a capacity outside (0, 1].
+    """
+    rng = rng_for(config.seed, "capacity")
+    caps, promoted = draw_capacities(len(profiles), config.tiers, config.probs, rng)
+    if promoted and not any(profile.capacity for profile in profiles):
+        LOG.info("no client drew the largest tier %s; one was promoted to it", config.tiers[-1])
+    own = np.array([profile.capacity for profile in profiles])
+    return np.where(own > 0, own, caps)

@@ -1,0 +1,164 @@
+"""One round of sub-model training (Paper A, Algorithm 1): slice, send, average, adapt.
+
+Everything but the widths, which an `Allocation` decides. With all widths at 1 the round is FedAvg
+(McMahan et al. 2017, Algorithm 1).
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from fedhet_app import wire
+from fedhet_app.checkpoint import Checkpoint
+from fedhet_app.results import RunWriter
+from fedhet_app.submodel.aggregation import Update, aggregate
+from fedhet_app.task import Task
+from strategies.allocation import Allocation
+from strategies.base import Accepted, Round, RoundStrategy, Sent
+from strategies.coverage import Coverage
+from strategies.federation import Federation
+from strategies.measure import measure
+
+
+class SubmodelStrategy(RoundStrategy):
+    """Server half of every method whose clients train slices of one network.
+
+    Args:
+        task: Data and network for the nodes that are there.
+        federation: Profiles and capacities.
+        allocation: Decides widths.
+        writer: The run directory.
+        resumed: Where to continue, or ``None``.
+    """
+
+    def __init__(
+        self,
+        *,
+        task: Task,
+        federation: Federation,
+        allocation: Allocation,
+        writer: RunWriter,
+        resumed: Checkpoint | None = None,
+    ) -> None:
+        super().__init__(
+            config=task.config, federation=federation, writer=writer, resumed=resumed
+        )
+        self.task, self.allocation = task, allocation
+        state = dict(resumed.arrays) if resumed else {}
+        self.coverage = Coverage(task.slicer, state.pop("trained", None))
+        self.vector: NDArray[np.float32] = (
+            state.pop("vector") if resumed else task.initial_vector()
+        )
+        if resumed:
+            allocation.restore(state)
+        self.record = wire.pack(self.vector)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return global vector, coverage and the allocation's state."""
+        return {
+            "vector": self.vector,
+            "trained": self.coverage.trained,
+            **self.allocation.state(),
+        }
+
+    def measure(self) -> dict[str, Any]:
+        """Evaluate the global model and its slices on the central test set."""
+        return measure(self.task, self.vector, self.federation.caps)
+
+    def configure_train(
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,  # noqa: ARG002
+        grid: Grid,  # noqa: ARG002
+    ) -> Iterable[Message]:
+        """Sample clients and send each its slice (lines 5-7), the most work first."""
+        number = server_round + self.first_round
+        if arrays is not self.record:
+            self.record, self.vector = arrays, np.asarray(wire.unpack(arrays), dtype=np.float32)
+        self.round = Round(number=number)
+        cohort, widths = self.cohort(number), self.allocation.widths(number)
+        sent = self.round.sent = self._slices(number, cohort, widths)
+        self.round.row = {
+            "round": number,
+            "lr": self.config.lr_at(number),
+            "mean-width": float(widths[cohort].mean()),
+            "allocated-mean-width": float(widths.mean()),
+            "download-bytes": sum(wire.record_bytes(each.message.content) for each in sent),
+        }
+        return self.most_work_first(sent)
+
+    def _slices(self, number: int, cohort: list[int], widths: NDArray[np.float64]) -> list[Sent]:
+        slicer, contents, sent = self.task.slicer, {}, []
+        for partition in cohort:
+            width = float(widths[partition])
+            index = slicer.index(width)
+            if width not in contents:
+                record = self.record if index is None else wire.pack(self.vector[index])
+                contents[width] = wire.train_content(record, number, width)
+            message = Message(
+                contents[width],
+                dst_node_id=self.federation.profiles[partition].node_id,
+                message_type=wire.TRAIN,
+                ttl=self.config.round_timeout,
+            )
+            size = slicer.size if index is None else len(index)
+            sent.append(
+                Sent(message=message, partition=partition, width=width, index=index, size=size)
+            )
+        return sent
+
+    def aggregate_train(
+        self,
+        server_round: int,  # noqa: ARG002
+        replies: Iterable[Message],
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Average each coordinate over those who trained it (lines 17-19), then adapt (20-31)."""
+        current = self.round
+        current.end_phase("training")
+        accepted = self.accept(replies)
+        updates = [
+            Update(index=sent.index, values=reply.vector, weight=float(reply.examples))
+            for sent, reply in accepted
+        ]
+        after = aggregate(self.vector, updates)
+        columns = self.allocation.observe(
+            current.number, [sent.partition for sent, _ in accepted], updates, self.vector, after
+        )
+        current.clients = self._client_rows(accepted, columns)
+        reach = self.allocation.reach(current.number + 1)
+        current.row |= self.coverage.update(reach, after.covered)
+        if accepted:
+            self.vector, self.record = after.vector, wire.pack(after.vector)
+        current.end_phase("aggregation")
+        return (self.record, None) if accepted else (None, None)
+
+    def _client_rows(
+        self, accepted: Accepted, columns: dict[str, dict[int, float]]
+    ) -> list[dict[str, Any]]:
+        """Return a row per client that trained; after an adaptation, one for each of the others."""
+        replies = {sent.partition: (sent, reply) for sent, reply in accepted}
+        adapted = "divergence-raw" in columns
+        rows = []
+        for profile in self.federation.profiles if adapted or len(replies) else ():
+            partition = profile.partition
+            if not adapted and partition not in replies:
+                continue
+            row: dict[str, Any] = {
+                "round": self.round.number,
+                "partition": partition,
+                "examples": profile.examples,
+                "capacity": float(self.federation.caps[partition]),
+                "trained": partition in replies,
+            }
+            if partition in replies:
+                sent, reply = replies[partition]
+                row |= {"width": sent.width, "loss": reply.loss}
+                row |= {"steps": reply.steps, "seconds": reply.seconds}
+            row |= {name: at[partition] for name, at in columns.items() if partition in at}
+            rows.append(row)
+        return rows
