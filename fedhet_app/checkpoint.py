@@ -73,7 +73,7 @@ def _check_same(before: dict[str, Any], config: Config) -> None:
             raise FedhetError(key, new, f"the run to resume has {old!r}; resume with that")
 
 
-def _extends(key: str, old: Any, new: Any, config: Config) -> bool:
+def _extends(key: str, old: object, new: object, config: Config) -> bool:
     """More rounds continue the same run unless the schedule depends on their number."""
     return (
         key == "num-server-rounds"

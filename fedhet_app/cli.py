@@ -51,7 +51,7 @@ def run(
     engine: Annotated[str, typer.Option(help="ray or inline.")] = "ray",
     results: Annotated[Path | None, typer.Option(help="Run directory to write.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Run directory to continue.")] = None,
-    dry_run: Annotated[bool, typer.Option(help="Show configuration and cost; run nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Show configuration and cost only.")] = False,
 ) -> None:
     """Train one federation; the last line is the run directory."""
     config = _configured(preset, set_ or [], results, resume)

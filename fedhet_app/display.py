@@ -29,8 +29,9 @@ def progress(console: Console, config: Config) -> Iterator[None]:
         )
 
         def advance(row: Row) -> None:
-            shown = {"accuracy": f"{row['accuracy']:.4f}"} if "accuracy" in row else {}
-            bar.update(task, completed=row["round"], **shown)
+            bar.update(task, completed=row["round"])
+            if "accuracy" in row:
+                bar.update(task, accuracy=f"{row['accuracy']:.4f}")
             if not console.is_terminal and row["round"] % 10 == 0:
                 accuracy = f"{row['accuracy']:.4f}" if "accuracy" in row else "-"
                 console.print(f"round {row['round']}: accuracy {accuracy}", highlight=False)
@@ -66,7 +67,7 @@ def closing_table(console: Console, summary: Mapping[str, Any]) -> None:
     table.add_column("value", justify="right")
     for title, key, form in SUMMARY_ROWS:
         value = summary[key] / 1e6 if key.endswith("-bytes") else summary[key]
-        table.add_row(title, form.format(value))
+        table.add_row(title, "not finite" if value is None else form.format(value))
     console.print(table)
 
 

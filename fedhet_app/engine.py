@@ -20,8 +20,9 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedhet_app.config import Config, Scalar
+from fedhet_app.config import Config
 from fedhet_app.errors import FedhetError
+from fedhet_app.options import Scalar
 
 RUN_ID = 1
 SERVER_NODE = 1
@@ -117,7 +118,7 @@ class InlineGrid(Grid):
         node_id = message.metadata.dst_node_id
         try:
             reply, self._contexts[node_id] = call(message, self._contexts[node_id])
-        except Exception as error:  # noqa: BLE001 - a client may raise anything; the round goes on
+        except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             return Message(Error(CLIENT_APP_RAISED, reason), reply_to=message)
         return reply
@@ -152,12 +153,13 @@ class RayGrid(InlineGrid):
         resources: dict[str, float],
     ) -> None:
         super().__init__(app, run_config, nodes)
-        from flwr.server.superlink.fleet.vce.backend.raybackend import (  # noqa: PLC0415
+        from flwr.server.superlink.fleet.vce.backend.raybackend import (
             RayBackend,  # imports Ray, which the in-process engine does without
         )
 
         quiet = {"logging_level": "error", "log_to_driver": False}
-        self._backend = RayBackend({"client_resources": resources, "init_args": quiet})
+        backend: dict[str, Any] = {"client_resources": resources, "init_args": quiet}
+        self._backend = RayBackend(backend)
         try:
             self._backend.build(partial(_identity, app))
         except ValueError as error:
@@ -207,8 +209,8 @@ def run(config: Config, *, engine: str, nodes: Sequence[NodeConfig] | None = Non
     """
     for key, value in ENVIRONMENT.items():
         os.environ.setdefault(key, value)
-    from fedhet_app.client_app import app as client_app  # noqa: PLC0415
-    from fedhet_app.server_app import app as server_app  # noqa: PLC0415
+    from fedhet_app.client_app import app as client_app
+    from fedhet_app.server_app import app as server_app
 
     run_config = config.flat()
     nodes = virtual_nodes(config.num_clients) if nodes is None else nodes

@@ -52,7 +52,7 @@ def evaluate(model: FlatModule, images: Images, num_classes: int) -> Evaluation:
     device = model.params.device
     total = torch.zeros((), dtype=torch.float64, device=device)
     correct = torch.zeros(num_classes, dtype=torch.int64, device=device)
-    for rows in torch.arange(len(images.labels), device=device).split(BATCH_SIZE):
+    for rows in torch.arange(len(images.labels), device=device).split(BATCH_SIZE):  # type: ignore[no-untyped-call]
         inputs, labels = images.batch(rows)
         logits = model.module(inputs)
         total += cross_entropy(logits, labels, reduction="sum")

@@ -5,7 +5,6 @@
 """
 
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
@@ -20,14 +19,14 @@ from fedhet_app.errors import FedhetError
 
 Row = Mapping[str, Any]
 
-round_observer: ContextVar[Callable[[Row], None] | None] = ContextVar("round_observer", default=None)
+round_observer: ContextVar[Callable[[Row], None] | None] = ContextVar("observer", default=None)
 """Called with each row of ``rounds.jsonl`` as it is written (a progress display)."""
 
 CONFIG, PARTITION, SUMMARY = "config.json", "partition.json", "summary.json"
 ROUNDS, CLIENTS, MODEL = "rounds.jsonl", "clients.jsonl", "model.safetensors"
 
 
-def write_json(path: Path, content: Any) -> None:
+def write_json(path: Path, content: object) -> None:
     """Write a JSON file in one step: readers see the old content or the new, never half of it."""
     partial = path.with_name(path.name + ".partial")
     partial.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
@@ -130,7 +129,7 @@ def save_tensors(path: Path, tensors: dict[str, NDArray[Any]], metadata: dict[st
     """Write a safetensors file in one step, so that a full disk leaves the old one as it was."""
     partial = path.with_name(path.name + ".partial")
     save_file(tensors, partial, metadata)
-    os.replace(partial, path)
+    partial.replace(path)
 
 
 def load_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:

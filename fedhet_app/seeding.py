@@ -46,10 +46,15 @@ def rng_for(seed: int, purpose: str, *keys: int) -> np.random.Generator:
 
 @contextmanager
 def torch_seeded(seed: int, purpose: str, *keys: int) -> Iterator[None]:
-    """Seed torch's CPU generator for the block and put its state back afterwards."""
-    state = torch.get_rng_state()
-    torch.manual_seed(int(rng_for(seed, purpose, *keys).integers(2**62)))
+    """Seed torch's generators for the block and put the CPU's state back afterwards."""
+    value = int(rng_for(seed, purpose, *keys).integers(2**62))
+    # torch.manual_seed would format a stack trace for every device that is not there yet.
+    generator = torch.default_generator
+    state = generator.get_state()
+    generator.manual_seed(value)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(value)
     try:
         yield
     finally:
-        torch.set_rng_state(state)
+        generator.set_state(state)

@@ -34,7 +34,7 @@ def main(grid: Grid, context: Context) -> None:
     try:
         directory = run(grid, parse(context.run_config))
     except FedhetError as error:
-        LOG.error("error: %s", error)  # noqa: TRY400 - one line, no traceback
+        LOG.error("error: %s", error)
         raise
     LOG.info("results: %s", directory)
 
@@ -47,7 +47,7 @@ def run(grid: Grid, config: Config) -> Path:
     """
     directory = run_directory(config)
     resumed = checkpoint.load(directory, config) if config.resume else None
-    task_for(config).slicer  # a mistake in data or model ends the run before any node is asked
+    task_for(config).check()
     federation = gather(grid, config)
     config = _for_nodes(config, federation)
     task = task_for(config)
@@ -95,7 +95,8 @@ def _for_nodes(config: Config, federation: Federation) -> Config:
     nodes = len(federation.profiles)
     if nodes == config.num_clients:
         return config
-    LOG.warning("num-clients is %d, but %d nodes are here: ...", config.num_clients, nodes)
+    remedy = "num-clients is %d, but %d nodes are here: the data is divided over those"
+    LOG.warning(remedy, config.num_clients, nodes)
     return config.with_nodes(nodes)
 
 

@@ -17,7 +17,7 @@ from fedhet_app.data.partition import Partition, cached_partition, label_histogr
 from fedhet_app.errors import FedhetError
 from fedhet_app.models import ModelSpec, builder_for, initial_module
 from fedhet_app.submodel.flat import FlatModule
-from fedhet_app.submodel.layout import flatten
+from fedhet_app.submodel.layout import Layout, flatten
 from fedhet_app.submodel.slicing import Slicer
 from fedhet_app.training import Images, keep_freed_memory
 
@@ -38,7 +38,7 @@ class Task:
         if self.device.type == "cpu":
             torch.set_num_threads(config.client_cpus)
         self.builder = builder_for(config.model)
-        self._modules: OrderedDict[int, FlatModule] = OrderedDict()
+        self._modules: OrderedDict[Layout, FlatModule] = OrderedDict()
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -71,9 +71,7 @@ class Task:
     @cached_property
     def histograms(self) -> NDArray[np.int64]:
         """Labels per client, shape ``(N, K)``."""
-        return label_histograms(
-            self.partition, self.dataset.train.labels, self.dataset.num_classes
-        )
+        return label_histograms(self.partition, self.dataset.train.labels, self.dataset.num_classes)
 
     @cached_property
     def spec(self) -> ModelSpec:
@@ -110,6 +108,14 @@ class Task:
             shift=torch.from_numpy(shift).to(self.device),
         )
 
+    def check(self) -> None:
+        """Find a mistake in data, partition or model now rather than in the first round.
+
+        Raises:
+            FedhetError: What is wrong.
+        """
+        _ = self.slicer, self.partition
+
     def initial_vector(self) -> NDArray[np.float32]:
         """Return the initial global model, the same for every method with this seed."""
         config = self.config
@@ -117,7 +123,7 @@ class Task:
 
     def module(self, width: float) -> FlatModule:
         """Return the network of one width; its values are whatever was loaded last."""
-        key = self.slicer.layout(width).size
+        key = self.slicer.layout(width)
         if key not in self._modules:
             self._modules[key] = FlatModule(self.builder(width, self.spec), self.device)
             if len(self._modules) > MODULES_KEPT:
@@ -149,5 +155,5 @@ def _parsed(items: tuple[tuple[str, bool | int | float | str], ...], num_nodes: 
 
 
 def task_of_node(run_config: dict[str, bool | int | float | str], num_nodes: int) -> Task:
-    """Return the task of a client's run config, for the number of nodes it was told of (0: none)."""
+    """Return the task of a client's run config; ``num_nodes`` is 0 where it was told of none."""
     return task_for(_parsed(tuple(run_config.items()), num_nodes))

@@ -8,6 +8,7 @@ whole-vector operations whatever the number of layers.
 import ctypes
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 
@@ -53,7 +54,7 @@ class Images:
     shift: Tensor
 
     def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return normalised inputs ``(B, C, H, W)`` in channels-last memory, and labels ``(B,)``."""
+        """Return normalised inputs ``(B, C, H, W)`` (channels last), and labels ``(B,)``."""
         inputs = self.pixels[rows].to(torch.float32).mul_(self.scale).add_(self.shift)
         return inputs.permute(0, 3, 1, 2), self.labels[rows]
 
@@ -107,9 +108,12 @@ def local_sgd(
     steps = local_steps(config, len(rows))
     momentum: list[Tensor | None] = [None]
     device = model.params.device
-    autocast = torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
+    autocast = (
+        torch.autocast(device.type, torch.bfloat16) if config.precision == "bf16" else nullcontext()
+    )
     total, seen = torch.zeros((), dtype=torch.float64, device=device), 0
-    model.module.train()
+    if not model.module.training:
+        model.module.train()
     for chosen in batches(rows, config.batch_size, steps, rng):
         inputs, labels = images.batch(torch.from_numpy(chosen).to(device))
         model.grad.zero_()
@@ -124,7 +128,7 @@ def local_sgd(
             [model.params],
             [model.grad],
             momentum,
-            foreach=False,
+            fused=True,
             weight_decay=config.weight_decay,
             momentum=config.momentum,
             lr=lr,

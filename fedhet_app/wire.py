@@ -5,11 +5,12 @@ that a message costs one header whatever the number of layers.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from io import BytesIO
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 ARRAYS = "arrays"
@@ -67,7 +68,7 @@ class Profile:
     node_id: int = 0
 
 
-class Rejection(Exception):
+class Rejection(Exception):  # noqa: N818 - an expected outcome, no fault of the program
     """A reply that is not used, with the reason."""
 
 
@@ -77,16 +78,22 @@ def pack(vector: Vector) -> ArrayRecord:
 
 
 def unpack(record: ArrayRecord) -> NDArray[np.generic]:
-    """Return the vector of a record, without a copy and read-only where it is in NumPy's format.
+    """Return the vector of a record: a read-only view, without a copy.
 
     Raises:
         Rejection: The record has other keys or is not readable.
     """
     if list(record) != [VECTOR]:
         raise Rejection(f"arrays named {sorted(record)} instead of ['{VECTOR}']")
+    array = record[VECTOR]
     try:
-        return record[VECTOR].numpy()
-    except (TypeError, ValueError, EOFError, OSError) as error:
+        if array.stype != "numpy.ndarray":
+            raise ValueError(f"serialised as {array.stype}")
+        buffer = BytesIO(array.data)
+        npy.read_magic(buffer)
+        shape, _, dtype = npy.read_array_header_1_0(buffer)
+        return np.frombuffer(array.data, dtype, offset=buffer.tell()).reshape(shape)
+    except Exception as error:  # what bytes of a stranger raise in NumPy's readers has no list
         raise Rejection(f"array cannot be read: {error}") from error
 
 
@@ -140,12 +147,12 @@ def read_reply(message: Message, *, server_round: int, size: int, profile: Profi
         Rejection: The reply cannot be used; the text says why.
     """
     if message.has_error():
-        lines = message.error.reason.strip().splitlines()
-        raise Rejection(f"error {message.error.code}: {lines[-1] if lines else 'no reason'}")
+        raise Rejection(f"error {message.error.code}: {_last_line(message.error.reason)}")
     content = message.content
-    if set(content) != {ARRAYS, METRICS} or not isinstance(content[METRICS], MetricRecord):
+    arrays, values = content.array_records.get(ARRAYS), content.metric_records.get(METRICS)
+    if len(content) != 2 or arrays is None or values is None:
         raise Rejection(f"records named {sorted(content)} instead of ['{ARRAYS}', '{METRICS}']")
-    metrics = _numbers(content[METRICS])
+    metrics = _numbers(values)
     if metrics["round"] != server_round:
         raise Rejection(f"for round {metrics['round']:.0f}, not {server_round}")
     if metrics["partition"] != profile.partition:
@@ -155,7 +162,7 @@ def read_reply(message: Message, *, server_round: int, size: int, profile: Profi
     return TrainReply(
         server_round=server_round,
         partition=profile.partition,
-        vector=_checked_vector(content.array_records[ARRAYS], size, metrics["loss"]),
+        vector=_checked_vector(arrays, size, metrics["loss"]),
         examples=profile.examples,
         loss=metrics["loss"],
         steps=int(metrics["steps"]),
@@ -167,17 +174,22 @@ def _numbers(record: MetricRecord) -> dict[str, float]:
     expected = {"round", "partition", "examples", "loss", "steps", "seconds"}
     if set(record) != expected or not all(isinstance(v, int | float) for v in record.values()):
         raise Rejection(f"metrics named {sorted(record)} instead of {sorted(expected)}")
-    return {key: float(str(value)) for key, value in record.items()}
+    numbers = {key: float(str(value)) for key, value in record.items()}
+    if not all(math.isfinite(numbers[key]) for key in expected - {"loss"}):
+        raise Rejection(f"non-finite metrics {numbers}")
+    return numbers
 
 
 def _checked_vector(record: ArrayRecord, size: int, loss: float) -> Vector:
-    vector = unpack(record)
-    if vector.dtype != np.float32:
-        raise Rejection(f"dtype {vector.dtype} instead of float32")
+    received = unpack(record)
+    if received.dtype != np.float32:
+        raise Rejection(f"dtype {received.dtype} instead of float32")
+    vector = received.astype(np.float32, copy=False)
     if vector.shape != (size,):
         raise Rejection(f"shape {vector.shape} instead of ({size},)")
     # One BLAS pass decides the usual case; only a huge or non-finite vector needs the second.
-    finite = math.isfinite(float(np.dot(vector, vector))) or bool(np.isfinite(vector).all())
+    with np.errstate(over="ignore", invalid="ignore"):
+        finite = math.isfinite(float(np.dot(vector, vector))) or bool(np.isfinite(vector).all())
     if not finite or not math.isfinite(loss):
         raise Rejection(
             f"non-finite values (loss {loss}): training diverged; lower lr, "
@@ -210,7 +222,7 @@ def read_profile(message: Message) -> Profile:
         Rejection: The node answered with an error or with something else.
     """
     if message.has_error():
-        raise Rejection(_error_line(message.error.reason))
+        raise Rejection(_last_line(message.error.reason))
     try:
         record = message.content.config_records[PROFILE]
         return Profile(
@@ -225,6 +237,7 @@ def read_profile(message: Message) -> Profile:
         raise Rejection(f"not a profile: {error}") from error
 
 
-def _error_line(reason: str) -> str:
-    lines: Sequence[str] = [line for line in reason.strip().splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "no reason given"
+def _last_line(reason: str | None) -> str:
+    """Return the last line of a reason: under Ray it is a whole traceback."""
+    lines = [line.strip() for line in (reason or "").splitlines() if line.strip()]
+    return lines[-1] if lines else "no reason given"

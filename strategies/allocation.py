@@ -56,11 +56,11 @@ class Stateless:
 
     def observe(
         self,
-        server_round: int,  # noqa: ARG002
-        partitions: list[int],  # noqa: ARG002
-        updates: list[Update],  # noqa: ARG002
-        before: NDArray[np.float32],  # noqa: ARG002
-        after: Aggregate,  # noqa: ARG002
+        server_round: int,
+        partitions: list[int],
+        updates: list[Update],
+        before: NDArray[np.float32],
+        after: Aggregate,
     ) -> dict[str, dict[int, float]]:
         """Learn nothing."""
         return {}
@@ -69,7 +69,7 @@ class Stateless:
         """Return no state."""
         return {}
 
-    def restore(self, state: dict[str, NDArray[np.float64]]) -> None:  # noqa: ARG002
+    def restore(self, state: dict[str, NDArray[np.float64]]) -> None:
         """Continue without state."""
 
 
@@ -79,19 +79,19 @@ class Fixed(Stateless):
     def __init__(self, widths: Widths) -> None:
         self._widths = widths
 
-    def widths(self, server_round: int) -> Widths:  # noqa: ARG002
+    def widths(self, server_round: int) -> Widths:
         """Return the fixed widths."""
         return self._widths
 
     reach = widths
 
 
-def full_width(config: Config, caps: Widths) -> Fixed:  # noqa: ARG001
+def full_width(config: Config, caps: Widths) -> Fixed:
     """FedAvg and FedProx: every client trains the whole network, whatever its capacity."""
     return Fixed(np.ones_like(caps))
 
 
-def at_cap(config: Config, caps: Widths) -> Fixed:  # noqa: ARG001
+def at_cap(config: Config, caps: Widths) -> Fixed:
     """HeteroFL (Diao et al. 2021), as Paper A runs it: every client at its cap, p_i = p_i^max.
 
     Deviations:
@@ -122,7 +122,7 @@ class Fjord(Stateless):
         rng = rng_for(self._seed, "allocation", server_round)
         return fjord_widths(self._caps, self._tiers, rng)
 
-    def reach(self, server_round: int) -> Widths:  # noqa: ARG002
+    def reach(self, server_round: int) -> Widths:
         """Any client can draw its cap."""
         return self._caps
 
@@ -176,4 +176,3 @@ def matched_budget(directory: Path) -> float:
     if not widths:
         raise FedhetError(key, str(directory), f"has no round after its first adaptation, {first}")
     return float(np.mean(widths))
-

@@ -1,6 +1,7 @@
 """What every server half shares: cohorts, checked replies, rows, evaluation, checkpoints."""
 
 import logging
+import math
 import time
 from abc import abstractmethod
 from collections.abc import Iterable
@@ -125,7 +126,9 @@ class RoundStrategy(Strategy):
     def most_work_first(self, sent: list[Sent]) -> list[Message]:
         """Return the messages in the order that keeps parallel workers busy to the end."""
         profiles = self.federation.profiles
-        ordered = sorted(sent, key=lambda s: (-profiles[s.partition].examples * s.size, s.partition))
+        ordered = sorted(
+            sent, key=lambda s: (-profiles[s.partition].examples * s.size, s.partition)
+        )
         return [each.message for each in ordered]
 
     def accept(self, replies: Iterable[Message]) -> Accepted:
@@ -140,15 +143,17 @@ class RoundStrategy(Strategy):
             except Rejection as rejection:
                 rejected.append({"partition": sent.partition, "reason": str(rejection)})
                 LOG.warning("round %d: client %d dropped: %s", number, sent.partition, rejection)
+        row["replies"] = len(accepted)
+        if len(accepted) < self.config.min_replies:
+            accepted = []
         contents = [reply.content for reply in by_request.values() if reply.has_content()]
         row["upload-bytes"] = sum(wire.record_bytes(content) for content in contents)
         row["rejected"] = rejected
-        row["replies"] = len(accepted)
         row["local-steps"] = sum(reply.steps for _, reply in accepted)
         examples = sum(reply.examples for _, reply in accepted)
         losses = sum(reply.loss * reply.examples for _, reply in accepted)
         row["train-loss"] = losses / examples if examples else None
-        return accepted if len(accepted) >= self.config.min_replies else []
+        return accepted
 
     def _read(self, sent: Sent, reply: Message | None) -> TrainReply:
         if reply is None:
@@ -158,7 +163,7 @@ class RoundStrategy(Strategy):
             reply, server_round=self.round.number, size=sent.size, profile=profile
         )
 
-    def _finish_round(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:  # noqa: ARG002
+    def _finish_round(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Evaluate where due, write the rows, checkpoint where due (Flower's ``evaluate_fn``)."""
         if server_round == 0:
             return None
@@ -166,6 +171,7 @@ class RoundStrategy(Strategy):
         last = current.number == config.num_server_rounds
         if last or (config.evaluate_every and current.number % config.evaluate_every == 0):
             current.row |= self.measure()
+            self._check_loss()
         current.end_phase("evaluation")
         current.row["seconds"] = current.mark - current.began
         self.totals.add(current.row)
@@ -176,6 +182,15 @@ class RoundStrategy(Strategy):
         self._check_progress()
         shown = ("accuracy", "loss", "train-loss", "mean-width")
         return MetricRecord({k: current.row[k] for k in shown if current.row.get(k) is not None})
+
+    def _check_loss(self) -> None:
+        """Warn of a loss that is not finite, which JSON cannot hold."""
+        row = self.round.row
+        if not math.isfinite(row["loss"]):
+            LOG.warning(
+                "round %d: the global model's loss is %s; lower lr", row["round"], row["loss"]
+            )
+            row["loss"] = None
 
     def _check_progress(self) -> None:
         limit = self.config.max_empty_rounds
@@ -191,18 +206,18 @@ class RoundStrategy(Strategy):
 
     def configure_evaluate(
         self,
-        server_round: int,  # noqa: ARG002
-        arrays: ArrayRecord,  # noqa: ARG002
-        config: ConfigRecord,  # noqa: ARG002
-        grid: Grid,  # noqa: ARG002
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
     ) -> Iterable[Message]:
         """Send nothing: the test set is central."""
         return []
 
     def aggregate_evaluate(
         self,
-        server_round: int,  # noqa: ARG002
-        replies: Iterable[Message],  # noqa: ARG002
+        server_round: int,
+        replies: Iterable[Message],
     ) -> MetricRecord | None:
         """Return nothing: the test set is central."""
         return None

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -42,8 +43,8 @@ def gather(grid: Grid, config: Config) -> Federation:
     ``flwr run`` need not be the configuration's ``num-clients``.
 
     Raises:
-        FedhetError: Too few nodes in ``node-timeout`` seconds, two nodes with one partition, another
-            copy of the code, or a node that cannot take part.
+        FedhetError: Too few nodes in ``node-timeout`` seconds, two nodes with one partition,
+            another copy of the code, or a node that cannot take part.
     """
     profiles: dict[int, Profile] = {}
     deadline = time.monotonic() + config.node_timeout
@@ -92,7 +93,7 @@ def _ordered(profiles: list[Profile]) -> tuple[Profile, ...]:
         remedy = "the nodes were told different numbers; give all of them the same"
         raise FedhetError("num-partitions", sorted(counts), remedy)
     ordered = sorted(profiles, key=lambda profile: profile.partition)
-    for one, two in zip(ordered, ordered[1:], strict=False):
+    for one, two in pairwise(ordered):
         if one.partition == two.partition:
             remedy = "two nodes have this partition; give every node its own"
             raise FedhetError("partition-id", one.partition, remedy)

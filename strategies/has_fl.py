@@ -36,7 +36,7 @@ class HasFL:
         self._estimates: NDArray[np.float64] = np.ones_like(caps)
         self._widths: Widths = caps
 
-    def widths(self, server_round: int) -> Widths:  # noqa: ARG002
+    def widths(self, server_round: int) -> Widths:
         """Return the widths of the last adaptation, or the caps before the first."""
         return self._widths
 
@@ -55,7 +55,7 @@ class HasFL:
         if server_round <= options.warmup or server_round % options.adapt_every or not updates:
             return {"divergence": dict(enumerate(self._estimates.tolist()))}
         raw = divergence(updates, before, after, self._num_params)
-        self._estimates = smooth(self._estimates, raw, partitions, options.beta)
+        self._estimates = smooth(self._estimates, raw, np.array(partitions), options.beta)
         if server_round % options.normalise_every == 0:
             self._estimates = rescale(self._estimates)
         self._widths = has_fl_widths(

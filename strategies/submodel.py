@@ -44,15 +44,11 @@ class SubmodelStrategy(RoundStrategy):
         writer: RunWriter,
         resumed: Checkpoint | None = None,
     ) -> None:
-        super().__init__(
-            config=task.config, federation=federation, writer=writer, resumed=resumed
-        )
+        super().__init__(config=task.config, federation=federation, writer=writer, resumed=resumed)
         self.task, self.allocation = task, allocation
         state = dict(resumed.arrays) if resumed else {}
         self.coverage = Coverage(task.slicer, state.pop("trained", None))
-        self.vector: NDArray[np.float32] = (
-            state.pop("vector") if resumed else task.initial_vector()
-        )
+        self.vector: NDArray[np.float32] = state.pop("vector") if resumed else task.initial_vector()
         if resumed:
             allocation.restore(state)
         self.record = wire.pack(self.vector)
@@ -73,8 +69,8 @@ class SubmodelStrategy(RoundStrategy):
         self,
         server_round: int,
         arrays: ArrayRecord,
-        config: ConfigRecord,  # noqa: ARG002
-        grid: Grid,  # noqa: ARG002
+        config: ConfigRecord,
+        grid: Grid,
     ) -> Iterable[Message]:
         """Sample clients and send each its slice (lines 5-7), the most work first."""
         number = server_round + self.first_round
@@ -114,7 +110,7 @@ class SubmodelStrategy(RoundStrategy):
 
     def aggregate_train(
         self,
-        server_round: int,  # noqa: ARG002
+        server_round: int,
         replies: Iterable[Message],
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Average each coordinate over those who trained it (lines 17-19), then adapt (20-31)."""
@@ -144,7 +140,7 @@ class SubmodelStrategy(RoundStrategy):
         replies = {sent.partition: (sent, reply) for sent, reply in accepted}
         adapted = "divergence-raw" in columns
         rows = []
-        for profile in self.federation.profiles if adapted or len(replies) else ():
+        for profile in self.federation.profiles if adapted or replies else ():
             partition = profile.partition
             if not adapted and partition not in replies:
                 continue

@@ -21,7 +21,7 @@ class Totals:
     best_accuracy: float = 0.0
     best_round: int = 0
     final_accuracy: float = 0.0
-    final_loss: float = 0.0
+    final_loss: float | None = None
     worst_client_accuracy: float = 0.0
     uncovered: float = 0.0
     never_trained: float = 0.0

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from fedhet_app.models import ModelSpec, channel_multiple, norm_layer, scaled
+from fedhet_app.models import ModelSpec, channel_multiple, cnn, norm_layer, scaled
 
 VOCABULARY = 11
 EMBEDDING = 5
@@ -79,3 +79,16 @@ def image_spec(norm="none", preset="small"):
 
 def token_spec():
     return ModelSpec(input_shape=(1, 1, 6), num_classes=3)
+
+
+NETWORKS = {
+    "cnn-none": (cnn.build, image_spec("none")),
+    "cnn-gn": (cnn.build, image_spec("gn")),
+    "cnn-bn": (cnn.build, image_spec("bn")),
+    "flatten": (build_flatten, image_spec()),
+    "residual-none": (build_residual, image_spec("none")),
+    "residual-gn": (build_residual, image_spec("gn")),
+    "residual-bn": (build_residual, image_spec("bn")),
+    "lstm": (build_lstm, token_spec()),
+    "gru": (build_gru, token_spec()),
+}

@@ -73,7 +73,7 @@ def reading(target: Path) -> Iterator[None]:
     """
     try:
         yield
-    except (OSError, ValueError, KeyError, TypeError) as problem:
+    except (OSError, EOFError, ValueError, KeyError, TypeError) as problem:
         remedy = f"this cached folder is damaged ({problem}); delete it, it is made again"
         raise FedhetError("FEDHET_CACHE", str(target), remedy) from problem
 

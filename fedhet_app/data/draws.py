@@ -11,7 +11,7 @@ Deviations from using them bare:
 3. They give up after 10 repetitions; here ``_ATTEMPTS`` such series are drawn.
 
 Theirs as it is: with the balance mask a client is closed once it holds more than n/m examples
-(spec 0.6: n/m or more).
+(spec 0.6: n/m or more), and the last client, closed or not, keeps what rounding leaves of a class.
 """
 
 import warnings
@@ -27,7 +27,7 @@ _ATTEMPTS = 10
 
 
 def draw_iid(shuffled: NDArray[np.int64], num_clients: int) -> list[NDArray[np.int64]]:
-    """Cut the shuffled examples into even parts."""
+    """Cut the shuffled examples (n,) into even parts (n_i,)."""
     partitioner = IidPartitioner(num_partitions=num_clients)
     partitioner.dataset = datasets.Dataset.from_dict({"index": shuffled})
     return [_indices(partitioner.load_partition(client)) for client in range(num_clients)]
@@ -41,7 +41,22 @@ def draw_dirichlet(
     balance_mask: bool,
     rng: np.random.Generator,
 ) -> list[NDArray[np.int64]]:
-    """Cut each class by shares drawn from Dir(alpha), again while a client is too small."""
+    """Cut each class by shares drawn from Dir(alpha), again while a client is too small.
+
+    Args:
+        labels: (n,) classes of the training set.
+        shuffled: (n,) all examples in random order.
+        num_clients: Number m of clients.
+        alpha: Concentration, finite and positive.
+        balance_mask: Whether a client above n/m gets no examples of further classes.
+        rng: Draws the seeds of the partitioner.
+
+    Returns:
+        The examples (n_i,) of each client, in random order.
+
+    Raises:
+        FedhetError: Some client stayed too small in every draw.
+    """
     rows = datasets.Dataset.from_dict({"index": shuffled, "label": labels[shuffled]})
     smallest = max(1, min(10, len(labels) // (20 * num_clients)))
     for _ in range(_ATTEMPTS):
@@ -64,13 +79,14 @@ def draw_dirichlet(
         # With a tiny alpha and the mask all open shares can be zero: then its cuts are not cuts.
         if np.array_equal(np.bincount(np.concatenate(parts)), np.ones(len(labels))):
             return parts
+    mask = "" if balance_mask else " or balance-mask = true"
     raise FedhetError(
         "alpha",
         alpha,
         f"no draw left each of {num_clients} clients {smallest} of {len(labels)} examples;"
-        " use a larger alpha, fewer clients or balance-mask = true",
+        f" use a larger alpha, fewer clients{mask}",
     )
 
 
 def _indices(part: datasets.Dataset) -> NDArray[np.int64]:
-    return np.asarray(part.with_format("numpy")["index"][:], dtype=np.int64)
+    return np.asarray(part["index"][:], dtype=np.int64)

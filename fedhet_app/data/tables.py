@@ -113,7 +113,7 @@ def _labels(
         raise FedhetError("label-column", column, f"missing from the test split, which has {have}")
     names = getattr(table.features[column], "names", None)
     labels = np.asarray(table.select_columns([column])[column][:])
-    if labels.ndim != 1 or labels.dtype.kind not in "iubU":
+    if len(labels) and (labels.ndim != 1 or labels.dtype.kind not in "iubU"):
         remedy = "has values that are missing or neither integers nor text; name another column"
         raise FedhetError("label-column", column, remedy)
     if labels.dtype.kind != "U":

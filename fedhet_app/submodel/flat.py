@@ -54,7 +54,10 @@ class FlatModule:
         """
         if array.shape != (self.layout.size,):
             raise ValueError(f"vector of shape {array.shape} for a module of {self.layout.size}")
-        self.vector.copy_(torch.tensor(array))
+        if self.vector.is_cpu:
+            np.copyto(self.vector.numpy(), array)
+        else:
+            self.vector.copy_(torch.tensor(array))
 
     def numpy(self) -> NDArray[np.float32]:
         """Return a copy of the vector, shape (layout size,)."""

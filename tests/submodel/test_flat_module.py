@@ -13,19 +13,7 @@ from fedhet_app.models import cnn, initial_module
 from fedhet_app.submodel.flat import FlatModule
 from fedhet_app.submodel.layout import flatten, layout_of, unflatten
 
-IMAGE_CASES = [
-    (cnn.build, user_models.image_spec("none")),
-    (cnn.build, user_models.image_spec("gn")),
-    (cnn.build, user_models.image_spec("bn")),
-    (user_models.build_flatten, user_models.image_spec()),
-    (user_models.build_residual, user_models.image_spec("gn")),
-    (user_models.build_residual, user_models.image_spec("bn")),
-]
-TOKEN_CASES = [
-    (user_models.build_lstm, user_models.token_spec()),
-    (user_models.build_gru, user_models.token_spec()),
-]
-CASES = IMAGE_CASES + TOKEN_CASES
+CASES = list(user_models.NETWORKS.values())
 
 
 def batches(spec, count, size=5):

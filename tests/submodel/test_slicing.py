@@ -5,25 +5,14 @@ import user_models
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch.nn import functional
+from user_models import NETWORKS
 
 from fedhet_app.errors import FedhetError
 from fedhet_app.models import GROUP_SIZE, cnn, initial_module, scaled
-from fedhet_app.submodel.flat import FlatModule
 from fedhet_app.submodel.layout import flatten, layout_of, unflatten
 from fedhet_app.submodel.slicing import Slicer, slice_index
 
-CASES = {
-    "cnn-none": (cnn.build, user_models.image_spec("none")),
-    "cnn-gn": (cnn.build, user_models.image_spec("gn")),
-    "cnn-bn": (cnn.build, user_models.image_spec("bn")),
-    "flatten": (user_models.build_flatten, user_models.image_spec()),
-    "residual-none": (user_models.build_residual, user_models.image_spec("none")),
-    "residual-gn": (user_models.build_residual, user_models.image_spec("gn")),
-    "lstm": (user_models.build_lstm, user_models.token_spec()),
-    "gru": (user_models.build_gru, user_models.token_spec()),
-}
-SLICERS = {name: Slicer(*case) for name, case in CASES.items()}
+SLICERS = {name: Slicer(*case) for name, case in NETWORKS.items()}
 
 
 def test_leading_rows_and_columns_by_hand():
@@ -63,16 +52,16 @@ def test_flattened_columns_belong_to_leading_channels():
     assert taken.size == 5 * 3 * 16
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", NETWORKS)
 def test_full_width_is_the_whole_vector(case):
-    builder, spec = CASES[case]
+    builder, spec = NETWORKS[case]
     module = builder(1.0, spec)
     np.testing.assert_array_equal(slice_index(module, module), np.arange(layout_of(module).size))
     assert SLICERS[case].index(1.0) is None
     assert SLICERS[case].size == layout_of(module).size
 
 
-@given(st.sampled_from(sorted(CASES)), st.floats(0.02, 1), st.floats(0.02, 1))
+@given(st.sampled_from(sorted(NETWORKS)), st.floats(0.02, 1), st.floats(0.02, 1))
 @settings(max_examples=60, deadline=None)
 def test_slices_nest(case, p, q):
     slicer = SLICERS[case]
@@ -87,9 +76,9 @@ def _positions(slicer, width):
     return np.arange(slicer.size) if index is None else index
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", NETWORKS)
 def test_a_slice_holds_the_leading_part_of_every_tensor(case):
-    builder, spec = CASES[case]
+    builder, spec = NETWORKS[case]
     full, slicer = initial_module(builder, spec, "default", 0), SLICERS[case]
     layout = slicer.layout(0.5)
     part = unflatten(layout, flatten(full)[slicer.index(0.5)])
@@ -100,39 +89,6 @@ def test_a_slice_holds_the_leading_part_of_every_tensor(case):
         per_gate = tensor.reshape(blocks, -1, *tensor.shape[1:])[:, : shape[0] // blocks]
         expected = per_gate.reshape(-1, *tensor.shape[1:])[(slice(None), *map(slice, shape[1:]))]
         np.testing.assert_array_equal(part[name], expected)
-
-
-@pytest.mark.parametrize("case", [name for name in CASES if name != "cnn-bn"])
-@pytest.mark.parametrize("width", [0.4, 0.5])
-def test_masked_full_size_network_takes_the_same_steps(case, width):
-    builder, spec = CASES[case]
-    slicer = SLICERS[case]
-    start = flatten(initial_module(builder, spec, "default", 11))
-    index = slicer.index(width)
-    mask = torch.zeros(slicer.size)
-    mask[torch.from_numpy(index.copy())] = 1
-    sub, masked = FlatModule(builder(width, spec)), FlatModule(builder(1.0, spec))
-    sub.load(start[index])
-    masked.load(start * mask.numpy())
-    _train(sub, torch.ones(sub.layout.size), spec)
-    _train(masked, mask, spec)
-    moved = np.abs(sub.numpy() - start[index])
-    np.testing.assert_allclose(masked.numpy()[index], sub.numpy(), atol=1e-5)
-    assert moved.max() > 1e-2
-
-
-def _train(flat, mask, spec):
-    """Take five steps of SGD with momentum and weight decay on the unmasked coordinates."""
-    generator = torch.Generator().manual_seed(1)
-    momentum = torch.zeros_like(flat.grad)
-    for _ in range(5):
-        shape = (6, *spec.input_shape)
-        x = torch.randint(user_models.VOCABULARY, shape, generator=generator).float() / 2
-        y = torch.randint(spec.num_classes, (6,), generator=generator)
-        flat.grad.zero_()
-        functional.cross_entropy(flat.module(x), y).backward()
-        momentum.mul_(0.9).add_(flat.grad * mask[: flat.grad.numel()]).add_(flat.params, alpha=1e-3)
-        flat.params.sub_(momentum, alpha=0.05)
 
 
 def test_depthwise_convolutions_are_cut():

@@ -1,0 +1,91 @@
+"""Small runs of the whole system, and a grid that can spoil what travels."""
+
+from flwr.app import Context, RecordDict
+
+from fedhet_app import engine
+from fedhet_app.client_app import app as client_app
+from fedhet_app.config import parse
+from fedhet_app.results import MODEL, RunReader
+from fedhet_app.server_app import app as server_app
+
+TINY = {
+    "strategy": "fedavg",
+    "dataset": "digits",
+    "max-train-examples": 300,
+    "num-clients": 6,
+    "num-server-rounds": 3,
+    "local-steps": 2,
+    "batch-size": 16,
+    "evaluate-every": 0,
+    "device": "cpu",
+}
+FULL_CAPACITY = {"capacity-tiers": "1.0", "capacity-probs": "1.0"}
+TIMES = ("seconds", "seconds-training", "seconds-aggregation", "seconds-evaluation", "wall-seconds")
+
+
+def tiny(directory, **options):
+    """The checked config of a small run; keywords are keys with underscores for hyphens."""
+    keys = {key.replace("__", ".").replace("_", "-"): value for key, value in options.items()}
+    return parse({**TINY, **keys, "results-dir": str(directory)})
+
+
+def run(directory, nodes=None, **options):
+    """Run a small config in this process and return its reader."""
+    engine.run(tiny(directory, **options), engine="inline", nodes=nodes)
+    return RunReader(directory)
+
+
+class SpoiltGrid(engine.InlineGrid):
+    """Hands every train message and the reply to it to ``spoil``, which returns what arrives.
+
+    ``spoil(partition, message, answer)`` may return a reply, or ``None`` for none; ``answer()``
+    is what the real client replies.
+    """
+
+    def __init__(self, config, spoil, nodes=None):
+        nodes = nodes or engine.virtual_nodes(config.num_clients)
+        super().__init__(client_app, config.flat(), nodes)
+        ids = list(self.get_node_ids())
+        self.partitions = {i: node["partition-id"] for i, node in zip(ids, nodes, strict=True)}
+        self.spoil = spoil
+
+    def send_and_receive(self, messages, *, timeout=None):
+        replies = []
+        for message in messages:
+            if message.metadata.message_type != "train":
+                replies += super().send_and_receive([message], timeout=timeout)
+                continue
+
+            def answer(message=message):
+                (reply,) = super(SpoiltGrid, self).send_and_receive([message])
+                return reply
+
+            reply = self.spoil(self.partitions[message.metadata.dst_node_id], message, answer)
+            replies += [] if reply is None else [reply]
+        return replies
+
+
+def run_spoilt(directory, spoil, **options):
+    """Run a small config on a ``SpoiltGrid`` and return its reader."""
+    config = tiny(directory, **options)
+    grid = SpoiltGrid(config, spoil)
+    server_app(grid, Context(engine.RUN_ID, engine.SERVER_NODE, {}, RecordDict(), config.flat()))
+    return RunReader(directory)
+
+
+def model_bytes(reader):
+    return (reader.directory / MODEL).read_bytes()
+
+
+def timeless(row):
+    return {key: value for key, value in row.items() if key not in TIMES}
+
+
+def outcome(reader):
+    """All that a run computed, times aside."""
+    return (
+        timeless(reader.summary),
+        [timeless(row) for row in reader.rounds],
+        [timeless(row) for row in reader.clients],
+        model_bytes(reader),
+    )
