@@ -104,5 +104,5 @@ def _bytes_row(grid: InlineGrid, preset: str, slicer: Slicer, width: float) -> R
         "up": up,
         "header down": down - 4 * params,
         "header up": up - 4 * params,
-        "of full width": round(up / (4 * slicer.num_params(1.0)), 4),
+        "up / full model": round(up / (4 * slicer.num_params(1.0)), 4),
     }

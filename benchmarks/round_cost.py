@@ -26,7 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import client_cost
-from pairs import Row, Values, app_run, compare
+from pairs import Row, Values, app_run, compare, prepare
 from workloads import WORKLOADS
 
 MEMORY_COHORT, MEMORY_ROUNDS = 100, 3
@@ -69,8 +69,9 @@ def memory(values: Values, clients: list[int]) -> list[Row]:
     for count in clients:
         cohort = min(MEMORY_COHORT, count)
         size = {"num-clients": count, "num-server-rounds": MEMORY_ROUNDS}
-        share = {"fraction-train": cohort / count, "partition": "iid"}
-        finished, _ = app_run({**values, **size, **share}, "inline")
+        run = {**values, **size, "fraction-train": cohort / count, "partition": "iid"}
+        prepare(run)
+        finished, _ = app_run(run, "inline")
         rows.append({"virtual clients": count, "cohort": cohort, "MiB": round(finished.main_mib)})
     return rows
 

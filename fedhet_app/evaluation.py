@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from fedhet_app.submodel.flat import FlatModule
 from fedhet_app.training import Images
 
-BATCH_SIZE = 256
+BATCH_SIZE = 128
 
 
 @dataclass(frozen=True, kw_only=True)

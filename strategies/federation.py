@@ -106,6 +106,10 @@ def capacities(config: Config, profiles: tuple[Profile, ...]) -> NDArray[np.floa
     Raises:
         FedhetError: A node names a capacity outside (0, 1].
     """
+    for profile in profiles:
+        if not 0.0 <= profile.capacity <= 1.0:
+            remedy = f"of partition {profile.partition}: must be above 0 and at most 1"
+            raise FedhetError("capacity", profile.capacity, remedy)
     rng = rng_for(config.seed, "capacity")
     caps, promoted = draw_capacities(len(profiles), config.tiers, config.probs, rng)
     if promoted and not any(profile.capacity for profile in profiles):

@@ -39,19 +39,19 @@ class SpoiltGrid(engine.InlineGrid):
     """Hands every train message and the reply to it to ``spoil``, which returns what arrives.
 
     ``spoil(partition, message, answer)`` may return a reply, or ``None`` for none; ``answer()``
-    is what the real client replies.
+    is what the real client replies. ``backwards``: the last message is the first to be answered.
     """
 
-    def __init__(self, config, spoil, nodes=None):
-        nodes = nodes or engine.virtual_nodes(config.num_clients)
+    def __init__(self, config, spoil, *, backwards=False):
+        nodes = engine.virtual_nodes(config.num_clients)
         super().__init__(client_app, config.flat(), nodes)
         ids = list(self.get_node_ids())
         self.partitions = {i: node["partition-id"] for i, node in zip(ids, nodes, strict=True)}
-        self.spoil = spoil
+        self.spoil, self.step = spoil, -1 if backwards else 1
 
     def send_and_receive(self, messages, *, timeout=None):
         replies = []
-        for message in messages:
+        for message in list(messages)[:: self.step]:
             if message.metadata.message_type != "train":
                 replies += super().send_and_receive([message], timeout=timeout)
                 continue
@@ -65,10 +65,10 @@ class SpoiltGrid(engine.InlineGrid):
         return replies
 
 
-def run_spoilt(directory, spoil, **options):
+def run_spoilt(directory, spoil, *, backwards=False, **options):
     """Run a small config on a ``SpoiltGrid`` and return its reader."""
     config = tiny(directory, **options)
-    grid = SpoiltGrid(config, spoil)
+    grid = SpoiltGrid(config, spoil, backwards=backwards)
     server_app(grid, Context(engine.RUN_ID, engine.SERVER_NODE, {}, RecordDict(), config.flat()))
     return RunReader(directory)
 

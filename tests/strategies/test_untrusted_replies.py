@@ -74,7 +74,7 @@ def garbage(array):
 FAULTS = {
     "no arrays": (without_arrays, "records named"),
     "wrong record keys": (other_records, "records named"),
-    "wrong array key": (with_array(lambda a: ArrayRecord({"w": a})), r"arrays named \['w'\]"),
+    "wrong array key": (with_array(lambda a: ArrayRecord({"w": a})), "arrays named ['w']"),
     "two arrays": (with_array(lambda a: ArrayRecord({"vector": a, "w": a})), "arrays named"),
     "garbage bytes": (with_array(garbage), "array cannot be read"),
     "too short": (with_vector(lambda v: v[:-1]), "shape"),
@@ -93,7 +93,7 @@ FAULTS = {
 }
 
 
-def absent(partition, message, answer):  # noqa: ARG001
+def absent(partition, message, answer):
     """The message never reaches the bad client."""
     return None if partition == BAD else answer()
 
@@ -123,7 +123,7 @@ def test_a_bad_reply_is_dropped_named_and_counted(fault, tmp_path, without_it, c
         return change(message, answer()) if partition == BAD else answer()
 
     reader = run_spoilt(tmp_path / "run", spoil, **OPTIONS)
-    assert_dropped(reader, without_it, reason.replace("\\", ""), caplog)
+    assert_dropped(reader, without_it, reason, caplog)
 
 
 def test_a_client_that_raises_is_dropped(tmp_path, without_it, caplog, monkeypatch):
@@ -151,7 +151,9 @@ def test_a_missing_reply_leaves_the_mean_of_the_others(tmp_path, caplog):
 
     options = {**OPTIONS, "strategy": "fedavg", "num_server_rounds": 1, "round_timeout": 7.0}
     reader = run_spoilt(tmp_path / "run", spoil, **options)
-    assert_dropped_once(reader, caplog)
+    (row,) = reader.rounds
+    assert row["rejected"] == [{"partition": BAD, "reason": "no reply within 7 s"}]
+    assert "round 1: client 1 dropped: no reply within 7 s" in caplog.text
     task = Task(tiny(tmp_path, **options))
     sizes = {i: len(task.partition.client(i)) for i in replies}
     assert sorted(sizes) == [0, 2, 3]
@@ -159,12 +161,6 @@ def test_a_missing_reply_leaves_the_mean_of_the_others(tmp_path, caplog):
     expected = unflatten(task.slicer.layout(1.0), mean.astype(np.float32))
     for name, array in reader.model().items():
         np.testing.assert_array_max_ulp(array, expected[name], maxulp=1)
-
-
-def assert_dropped_once(reader, caplog):
-    (row,) = reader.rounds
-    assert row["rejected"] == [{"partition": BAD, "reason": "no reply within 7 s"}]
-    assert "round 1: client 1 dropped: no reply within 7 s" in caplog.text
 
 
 def test_a_reply_to_another_message_counts_as_none(tmp_path, without_it, caplog):
@@ -183,7 +179,7 @@ def test_a_reply_to_another_message_counts_as_none(tmp_path, without_it, caplog)
 
 
 def test_several_rounds_without_a_usable_reply_end_the_run_and_keep_the_checkpoint(tmp_path):
-    def spoil(partition, message, answer):  # noqa: ARG001
+    def spoil(partition, message, answer):
         settings = message.content.config_records["config"]
         return answer() if settings["round"] in (1, 3) else None
 
@@ -205,13 +201,13 @@ def test_several_rounds_without_a_usable_reply_end_the_run_and_keep_the_checkpoi
 
 
 def test_an_empty_round_keeps_the_model(tmp_path):
-    def spoil(partition, message, answer):  # noqa: ARG001
+    def spoil(partition, message, answer):
         settings = message.content.config_records["config"]
         return answer() if settings["round"] < 3 else None
 
     options = {**OPTIONS, "strategy": "fedavg"}
     three = run_spoilt(tmp_path / "three", spoil, **options)
-    two = run(tmp_path / "two", **{**options, "num_server_rounds": 2, "lr_schedule": "exponential"})
+    two = run(tmp_path / "two", **{**options, "num_server_rounds": 2})
     assert model_bytes(three) == model_bytes(two)
     assert three.rounds[-1]["train-loss"] is None
 
@@ -252,22 +248,9 @@ def test_replies_equal_to_what_was_sent_keep_every_bit(strategy, norm, tmp_path,
 
 
 def test_the_order_in_which_replies_arrive_does_not_matter(tmp_path):
-    class Reversed(list):
-        def __iter__(self):
-            return reversed(list(super().__iter__()))
+    def honest(partition, message, answer):
+        return answer()
 
-    import running
-
-    original = running.SpoiltGrid.send_and_receive
-
-    class Backwards(running.SpoiltGrid):
-        def send_and_receive(self, messages, *, timeout=None):
-            return original(self, list(messages)[::-1], timeout=timeout)[::-1]
-
-    forward = run(tmp_path / "forward", **OPTIONS)
-    patch = pytest.MonkeyPatch()
-    patch.setattr(running, "SpoiltGrid", Backwards)
-    with patch.context():
-        backward = run_spoilt(tmp_path / "backward", lambda *a: a[2](), **OPTIONS)
-    patch.undo()
-    assert outcome(forward)[1:] == outcome(backward)[1:]
+    forward = run_spoilt(tmp_path / "forward", honest, **OPTIONS)
+    backward = run_spoilt(tmp_path / "backward", honest, backwards=True, **OPTIONS)
+    assert outcome(forward) == outcome(backward)

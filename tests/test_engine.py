@@ -1,0 +1,96 @@
+import logging
+
+import pytest
+from flwr.app import Message, RecordDict
+from running import model_bytes, outcome, run, timeless, tiny
+
+from fedhet_app import engine
+from fedhet_app.errors import FedhetError
+from fedhet_app.results import RunReader
+from flwr.clientapp import ClientApp
+
+SOME = {"strategy": "has-fl", "has_fl__warmup": 0, "has_fl__adapt_every": 2, "evaluate_every": 1}
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "fedprox", "has-fl", "fjord", "random-budget"])
+def test_the_same_config_gives_the_same_bits(strategy, tmp_path):
+    options = {**SOME, "strategy": strategy}
+    one, two = run(tmp_path / "one", **options), run(tmp_path / "two", **options)
+    assert outcome(one) == outcome(two)
+
+
+def test_another_seed_gives_other_bits(tmp_path):
+    one, two = run(tmp_path / "one", seed=1), run(tmp_path / "two", seed=2)
+    assert model_bytes(one) != model_bytes(two)
+
+
+def test_ray_gives_the_bits_of_the_process(tmp_path):
+    options = {**SOME, "norm": "bn"}
+    inline = run(tmp_path / "inline", **options)
+    engine.run(tiny(tmp_path / "ray", **options), engine="ray")
+    assert outcome(RunReader(tmp_path / "ray")) == outcome(inline)
+
+
+def test_a_client_that_does_not_fit_on_the_machine_is_refused(tmp_path):
+    config = tiny(tmp_path / "run", client_cpus=4096)
+    with pytest.raises(FedhetError, match="no room for a client that takes"):
+        engine.run(config, engine="ray")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unknown_engine_is_refused(tmp_path):
+    with pytest.raises(FedhetError, match="engine = 'spark': must be ray or inline"):
+        engine.run(tiny(tmp_path / "run"), engine="spark")
+
+
+def counting_app():
+    app = ClientApp()
+
+    @app.query("count")
+    def count(message, context):
+        seen = context.state.setdefault("seen", RecordDict())
+        del seen
+        return Message(message.content, reply_to=message)
+
+    @app.train()
+    def train(message, context):
+        raise OSError("disk full")
+
+    return app
+
+
+def sent(grid, kind, nodes):
+    return [grid.create_message(RecordDict(), kind, node, "") for node in nodes]
+
+
+def test_the_process_grid_pushes_and_pulls_each_reply_once():
+    grid = engine.InlineGrid(counting_app(), {}, engine.virtual_nodes(3))
+    nodes = list(grid.get_node_ids())
+    assert len(set(nodes)) == 3
+    ids = list(grid.push_messages(sent(grid, "query.count", nodes)))
+    assert len(set(ids)) == 3
+    (last,) = grid.pull_messages(ids[2:])
+    assert last.metadata.src_node_id == nodes[2]
+    assert last.metadata.reply_to_message_id == ids[2]
+    assert [reply.metadata.reply_to_message_id for reply in grid.pull_messages(ids)] == ids[:2]
+    assert list(grid.pull_messages(ids)) == []
+
+
+def test_what_a_client_raises_comes_back_as_an_error():
+    grid = engine.InlineGrid(counting_app(), {}, engine.virtual_nodes(2))
+    replies = list(grid.send_and_receive(sent(grid, "train", grid.get_node_ids())))
+    assert [reply.has_error() for reply in replies] == [True, True]
+    assert replies[0].error.code == 2
+    assert "disk full" in replies[0].error.reason
+
+
+def test_node_ids_are_new_in_every_run():
+    grids = [engine.InlineGrid(counting_app(), {}, engine.virtual_nodes(4)) for _ in range(2)]
+    assert set(grids[0].get_node_ids()).isdisjoint(grids[1].get_node_ids())
+
+
+def test_client_rows_hold_no_times_that_change_the_summary(tmp_path):
+    reader = run(tmp_path / "run", **SOME)
+    assert {"wall-seconds", "seconds-training"} <= set(reader.summary)
+    assert "wall-seconds" not in timeless(reader.summary)
+    logging.getLogger("fedhet")
