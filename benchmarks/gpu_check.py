@@ -25,7 +25,7 @@ import gpu_runs
 import gpu_speed
 import numpy as np
 import torch
-from gpu_task import FULL, SMALL, Bench, Trained, full_float32
+from gpu_task import FULL, SMALL, Bench, Trained
 from numpy.typing import NDArray
 
 from fedhet_app.submodel.aggregation import Update, aggregate
@@ -33,9 +33,11 @@ from fedhet_app.submodel.layout import unflatten
 
 WIDTHS = (1.0, 0.75, 0.5, 0.25)
 NORMS = ("gn", "none")
-TOLERANCE = 1e-3
+# At full size float32 and double precision lie up to 2e-4 apart after three steps, bfloat16 and
+# float32 up to 0.09; TF32 has three bits more than bfloat16 and would miss the first limit.
+TOLERANCE = 2e-3
 BF16_TOLERANCE = 0.2
-AVERAGE_TOLERANCE = 1e-6
+AVERAGE_TOLERANCE = 1e-5  # the average is rounded to float32 once, the update is small
 
 Floats = NDArray[np.floating]
 
@@ -91,7 +93,7 @@ def check_average(bench: Bench, slices: Mapping[float, Trained], report: Report)
         Update(index=bench.slicer.index(width), values=trained.vector, weight=10.0 + number)
         for number, (width, trained) in enumerate(slices.items())
     ]
-    dense = np.ma.masked_all((len(updates), bench.slicer.size))
+    dense = np.ma.array(np.zeros((len(updates), bench.slicer.size)), mask=True)
     for row, update in zip(dense, updates, strict=True):
         row[slice(None) if update.index is None else update.index] = update.values
     expected = np.ma.average(dense, axis=0, weights=[update.weight for update in updates])
@@ -113,7 +115,7 @@ def main() -> None:
     print(f"PyTorch {torch.__version__}, {name}", flush=True)
     report, sizes = Report(), FULL if device == "cuda" else SMALL
     benches = [Bench(sizes, norm) for norm in NORMS]
-    with full_float32():
+    with gpu_speed.full_float32():
         for bench in benches:
             slices = {width: check_slice(bench, width, device, report) for width in WIDTHS}
             check_average(bench, slices, report)

@@ -44,7 +44,7 @@ def check(device: str, report: Check) -> None:
 
 def _run(strategy: str, device: str) -> tuple[list[Row], list[Row]]:
     """Return the rows of the rounds and of the clients that trained."""
-    from fedhet_app.results import RunReader
+    from fedhet_app.results import RunReader  # here: it needs more than PyTorch and NumPy
 
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "fedhet_app.cli", "run", "--engine", "inline"]

@@ -1,10 +1,12 @@
 """How fast a device trains the CNN: examples per second by width, seconds of a whole round."""
 
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
-from gpu_task import LR, SEED, Bench, full_float32
+import torch
+from gpu_task import LR, SEED, Bench
 
 from fedhet_app.seeding import rng_for
 from fedhet_app.submodel.aggregation import Update, aggregate
@@ -34,6 +36,18 @@ CUDA_MODES = (
     Mode(name="fp32 as PyTorch sets it", precision="fp32", tf32=True),
     Mode(name="bf16", precision="bf16", tf32=True),
 )
+
+
+@contextmanager
+def full_float32() -> Iterator[None]:
+    """Switch TF32 off for the block."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
 def show(bench: Bench, widths: tuple[float, ...], device: str) -> None:

@@ -1,7 +1,5 @@
 """What the GPU check trains: slices of the CNN on synthetic images, through the app's own loop."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 
@@ -46,7 +44,7 @@ class Sizes:
     epochs: int
 
 
-FULL = Sizes(preset="paper", batch=64, steps=5, timed_steps=100, client_examples=2500, epochs=5)
+FULL = Sizes(preset="paper", batch=64, steps=3, timed_steps=100, client_examples=2500, epochs=5)
 SMALL = Sizes(preset="small", batch=8, steps=3, timed_steps=3, client_examples=16, epochs=1)
 CLIENTS = 10
 
@@ -57,20 +55,6 @@ class Trained:
 
     vector: Vector
     loss: float
-
-
-@contextmanager
-def full_float32() -> Iterator[None]:
-    """Switch TF32 off for the block."""
-    backends = (torch.backends.cuda.matmul, torch.backends.cudnn)
-    before = [backend.allow_tf32 for backend in backends]
-    for backend in backends:
-        backend.allow_tf32 = False
-    try:
-        yield
-    finally:
-        for backend, allowed in zip(backends, before, strict=True):
-            backend.allow_tf32 = allowed
 
 
 class Bench:
@@ -98,9 +82,9 @@ class Bench:
         return self.vector if index is None else self.vector[index]
 
     def config(self, precision: str = "fp32", **settings: int) -> Config:
-        """Return the settings of the local loop: by keyword, ``local_steps`` or ``local_epochs``."""
-        values = {key.replace("_", "-"): value for key, value in settings.items()}
-        return parse({"batch-size": self.sizes.batch, "lr": LR, "precision": precision} | values)
+        """Return settings of the local loop; ``local_steps`` or ``local_epochs`` by keyword."""
+        length = {key.replace("_", "-"): value for key, value in settings.items()}
+        return parse({"batch-size": self.sizes.batch, "precision": precision, **length})
 
     def load(self, width: float, device: str) -> FlatModule:
         """Return the slice of a width on a device, with its initial weights."""

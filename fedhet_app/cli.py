@@ -15,7 +15,7 @@ from fedhet_app import display
 from fedhet_app.config import Config, parse
 from fedhet_app.config_files import load_toml, parse_pairs
 from fedhet_app.errors import FedhetError
-from fedhet_app.results import RunReader, claim
+from fedhet_app.results import RunReader, check_free
 
 USER_ERROR, INTERRUPTED = 2, 130
 
@@ -62,7 +62,7 @@ def run(
 
     directory = Path(config.results_dir)
     if not config.resume:
-        claim(directory)
+        check_free(directory)
     _log_to(console)
     with display.progress(console, config):
         run_engine(config, engine=engine)

@@ -60,7 +60,7 @@ class Config:
     init: Literal["default", "kaiming"] = "default"
 
     num_clients: Count = 20
-    num_server_rounds: Count = 60
+    num_server_rounds: Count = 100
     fraction_train: Share = 0.5
     seed: Seed = 42
     capacity_tiers: str = "0.25,0.5,0.75,1.0"
@@ -69,7 +69,7 @@ class Config:
     batch_size: Count = 32
     local_epochs: Count = 2
     local_steps: CountOrZero = 0
-    lr: Positive = 0.05
+    lr: Positive = 0.1
     lr_schedule: Literal["constant", "exponential", "cosine"] = "exponential"
     lr_decay: Share = 0.995
     momentum: Decay = 0.9

@@ -11,11 +11,10 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from functools import partial
-from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.server.superlink.fleet.vce.backend.backend import Backend
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
@@ -39,21 +38,31 @@ ENVIRONMENT = {
 NodeConfig = dict[str, Scalar]
 
 
+def load_client_app() -> ClientApp:
+    """Return the ClientApp; a Ray worker imports it, and torch, when it first calls this."""
+    from fedhet_app.client_app import app
+
+    return app
+
+
 class InlineGrid(Grid):
     """A grid whose nodes run in this process, one after the other.
 
     Args:
-        app: Runs every message.
         run_config: The flat run config that clients see.
         nodes: One node config per node.
+        load: Returns the app that runs every message.
     """
 
     def __init__(
-        self, app: ClientApp, run_config: dict[str, Scalar], nodes: Sequence[NodeConfig]
+        self,
+        run_config: dict[str, Scalar],
+        nodes: Sequence[NodeConfig],
+        load: Callable[[], ClientApp] = load_client_app,
     ) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id = RUN_ID, SERVER_NODE
         TaskIdentity.task_id = RUN_ID
-        self._app = app
+        self._load = load
         # Random, as Flower's are: whatever depended on them would be found out.
         self._contexts = {
             node_id: Context(RUN_ID, node_id, dict(node), RecordDict(), run_config)
@@ -109,7 +118,7 @@ class InlineGrid(Grid):
         return replies
 
     def _call(self, message: Message, context: Context) -> tuple[Message, Context]:
-        return self._app(message, context), context
+        return self._load()(message, context), context
 
     def _answer(
         self, message: Message, call: Callable[[Message, Context], tuple[Message, Context]]
@@ -135,45 +144,51 @@ def _numbered(message: Message) -> Message:
 class RayGrid(InlineGrid):
     """A grid whose nodes run on Flower's Ray backend, as many at a time as the cluster has room.
 
+    Ray takes seconds to start, so it does that in the background until the first message.
+
     Args:
-        app: Runs every message.
         run_config: The flat run config that clients see.
         nodes: One node config per node.
         resources: What one client occupies, by Ray's names (``num_cpus``, ``num_gpus``).
-
-    Raises:
-        FedhetError: The machine has no room for even one client.
+        load: Returns the app that runs every message.
     """
 
     def __init__(
         self,
-        app: ClientApp,
         run_config: dict[str, Scalar],
         nodes: Sequence[NodeConfig],
         resources: dict[str, float],
+        load: Callable[[], ClientApp] = load_client_app,
     ) -> None:
-        super().__init__(app, run_config, nodes)
-        from flwr.server.superlink.fleet.vce.backend.raybackend import (
-            RayBackend,  # imports Ray, which the in-process engine does without
-        )
+        super().__init__(run_config, nodes, load)
+        self._starter = ThreadPoolExecutor(1)
+        self._backend = self._starter.submit(self._start, resources)
+
+    def _start(self, resources: dict[str, float]) -> tuple[Backend, ThreadPoolExecutor]:
+        # Imports Ray, which the in-process engine does without.
+        from flwr.server.superlink.fleet.vce.backend.raybackend import RayBackend
 
         quiet = {"logging_level": "error", "log_to_driver": False}
-        backend: dict[str, Any] = {"client_resources": resources, "init_args": quiet}
-        self._backend = RayBackend(backend)
+        backend = RayBackend({"client_resources": resources, "init_args": quiet})  # type: ignore[dict-item]
         try:
-            self._backend.build(partial(_identity, app))
+            backend.build(self._load)
         except ValueError as error:
-            self._backend.terminate()
-            remedy = f"no room for a client that takes {resources}; lower it"
+            backend.terminate()
+            remedy = f"this machine has no room for a client that takes {resources}; lower it"
             raise FedhetError("client-cpus, client-gpus", resources, remedy) from error
-        self._workers = ThreadPoolExecutor(self._backend.num_workers)
+        return backend, ThreadPoolExecutor(backend.num_workers)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Hand the messages out in order; what is not done when the time is over has no reply."""
+        """Hand the messages out in order; what is not done when the time is over has no reply.
+
+        Raises:
+            FedhetError: The machine has no room for even one client.
+        """
+        backend, workers = self._backend.result()
         futures: list[Future[Message]] = [
-            self._workers.submit(self._answer, _numbered(message), self._backend.process_message)
+            workers.submit(self._answer, _numbered(message), backend.process_message)
             for message in messages
         ]
         replies: list[Message] = []
@@ -186,12 +201,11 @@ class RayGrid(InlineGrid):
 
     def close(self) -> None:
         """End the actors and Ray."""
-        self._workers.shutdown(wait=False, cancel_futures=True)
-        self._backend.terminate()
-
-
-def _identity(app: ClientApp) -> ClientApp:
-    return app
+        self._starter.shutdown()
+        if self._backend.exception() is None:
+            backend, workers = self._backend.result()
+            workers.shutdown(wait=False, cancel_futures=True)
+            backend.terminate()
 
 
 def virtual_nodes(count: int) -> list[NodeConfig]:
@@ -209,31 +223,23 @@ def run(config: Config, *, engine: str, nodes: Sequence[NodeConfig] | None = Non
     """
     for key, value in ENVIRONMENT.items():
         os.environ.setdefault(key, value)
-    from fedhet_app.client_app import app as client_app
-    from fedhet_app.server_app import app as server_app
-
     run_config = config.flat()
     nodes = virtual_nodes(config.num_clients) if nodes is None else nodes
-    grid = _grid(engine, client_app, run_config, nodes, config)
+    grid = _grid(engine, run_config, nodes, config)
     try:
+        from fedhet_app.server_app import app as server_app  # imports torch while Ray starts
+
         server_app(grid, Context(RUN_ID, SERVER_NODE, {}, RecordDict(), run_config))
     finally:
         grid.close()
 
 
 def _grid(
-    engine: str,
-    app: ClientApp,
-    run_config: dict[str, Scalar],
-    nodes: Sequence[NodeConfig],
-    config: Config,
+    engine: str, run_config: dict[str, Scalar], nodes: Sequence[NodeConfig], config: Config
 ) -> InlineGrid:
     if engine == "inline":
-        return InlineGrid(app, run_config, nodes)
+        return InlineGrid(run_config, nodes)
     if engine != "ray":
         raise FedhetError("engine", engine, "must be ray or inline")
-    resources: dict[str, Any] = {
-        "num_cpus": config.client_cpus,
-        "num_gpus": config.client_gpus,
-    }
-    return RayGrid(app, run_config, nodes, resources)
+    resources = {"num_cpus": config.client_cpus, "num_gpus": config.client_gpus}
+    return RayGrid(run_config, nodes, resources)

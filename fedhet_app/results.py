@@ -5,6 +5,7 @@
 """
 
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
@@ -91,8 +92,8 @@ class RunWriter:
         self._clients.close()
 
 
-def claim(directory: Path) -> None:
-    """Make the directory of a new run.
+def check_free(directory: Path) -> None:
+    """Check, without writing anything, that a new run can be written to ``directory``.
 
     Raises:
         FedhetError: It cannot be written to, or holds another run.
@@ -100,6 +101,19 @@ def claim(directory: Path) -> None:
     if (directory / CONFIG).exists():
         remedy = "already holds a run; name another directory, or continue it with --resume"
         raise FedhetError("results-dir", str(directory), remedy)
+    present = next(path for path in (directory, *directory.parents) if path.exists())
+    if not (present.is_dir() and os.access(present, os.W_OK)):
+        remedy = f"cannot be written to ({present} is no folder or read-only); name another"
+        raise FedhetError("results-dir", str(directory), remedy)
+
+
+def claim(directory: Path) -> None:
+    """Make the directory of a new run.
+
+    Raises:
+        FedhetError: It cannot be written to, or holds another run.
+    """
+    check_free(directory)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         probe = directory / ".writable"

@@ -12,7 +12,7 @@ from fedhet_app import checkpoint
 from fedhet_app.config import Config, parse
 from fedhet_app.data.partition import describe
 from fedhet_app.errors import FedhetError
-from fedhet_app.results import RunWriter
+from fedhet_app.results import RunWriter, check_free
 from fedhet_app.submodel.layout import unflatten
 from fedhet_app.task import Task, task_for
 from fedhet_app.versions import versions
@@ -47,6 +47,8 @@ def run(grid: Grid, config: Config) -> Path:
     """
     directory = run_directory(config)
     resumed = checkpoint.load(directory, config) if config.resume else None
+    if resumed is None:
+        check_free(directory)
     task_for(config).check()
     federation = gather(grid, config)
     config = _for_nodes(config, federation)

@@ -3,7 +3,6 @@
 from flwr.app import Context, RecordDict
 
 from fedhet_app import engine
-from fedhet_app.client_app import app as client_app
 from fedhet_app.config import parse
 from fedhet_app.results import MODEL, RunReader
 from fedhet_app.server_app import app as server_app
@@ -16,6 +15,7 @@ TINY = {
     "num-server-rounds": 3,
     "local-steps": 2,
     "batch-size": 16,
+    "lr": 0.05,
     "evaluate-every": 0,
     "device": "cpu",
 }
@@ -44,7 +44,7 @@ class SpoiltGrid(engine.InlineGrid):
 
     def __init__(self, config, spoil, *, backwards=False):
         nodes = engine.virtual_nodes(config.num_clients)
-        super().__init__(client_app, config.flat(), nodes)
+        super().__init__(config.flat(), nodes)
         ids = list(self.get_node_ids())
         self.partitions = {i: node["partition-id"] for i, node in zip(ids, nodes, strict=True)}
         self.spoil, self.step = spoil, -1 if backwards else 1

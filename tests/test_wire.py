@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedhet_app import wire
-from fedhet_app.client_app import app as client_app
 from fedhet_app.engine import InlineGrid
 from fedhet_app.wire import Profile, Rejection, TrainReply
 
@@ -29,7 +28,7 @@ REPLY = TrainReply(
 
 @pytest.fixture(scope="module")
 def request_message():
-    grid = InlineGrid(client_app, {}, [{}])  # gives this process the identity messages need
+    grid = InlineGrid({}, [{}])  # gives this process the identity messages need
     (node,) = grid.get_node_ids()
     record = wire.pack(np.arange(SIZE, dtype=np.float32))
     return grid.create_message(wire.train_content(record, 3, 0.75), wire.TRAIN, node, "")
