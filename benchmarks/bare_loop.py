@@ -59,6 +59,7 @@ class Trainer:
             lr=config.lr_at(server_round),
             momentum=config.momentum,
             weight_decay=config.weight_decay,
+            fused=True,
         )
         rng = rng_for(config.seed, "shuffle", partition, server_round)
         examples = self.partition.client(partition)

@@ -5,7 +5,6 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from flwr.clientapp import ClientApp
 
 from client_apps import local
 from fedhet_app import wire
@@ -76,7 +75,7 @@ def bytes_by_width(presets: Sequence[str] = ("paper", "small")) -> list[Row]:
     What is above that is header and keys: the vector's dtype and shape, the round and width on the
     way down, six numbers on the way up. Flower's envelope (ids, signature) is not in it.
     """
-    grid = InlineGrid(ClientApp(), {}, [])
+    grid = InlineGrid({}, [])
     rows: list[Row] = []
     for preset in presets:
         spec = ModelSpec(input_shape=CIFAR10, num_classes=10, preset=preset)

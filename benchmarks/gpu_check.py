@@ -113,6 +113,8 @@ def main() -> None:
     device = parser.parse_args().device or ("cuda" if torch.cuda.is_available() else "cpu")
     name = torch.cuda.get_device_name() if device == "cuda" else "no GPU: the CPU, small sizes"
     print(f"PyTorch {torch.__version__}, {name}", flush=True)
+    if device == "cpu":
+        torch.set_num_threads(1)
     report, sizes = Report(), FULL if device == "cuda" else SMALL
     benches = [Bench(sizes, norm) for norm in NORMS]
     with gpu_speed.full_float32():

@@ -9,7 +9,8 @@ batches with one torch thread each; the loop averages nothing and sends nothing 
 - ms per step: seconds of a whole round / its local steps, the median over rounds from the third on
   (the last, where a run is shorter). The evaluation that ends a run is taken off.
 - ratio: app / loop; the median over the pairs, the least and the greatest.
-- run: seconds from the start to the end of the process, imports included.
+- run: seconds from the start to the end of the process, imports included (the optimisers of PyTorch
+  import its compiler, seconds that the app does without).
 - MiB: peak resident memory of the main process / of the largest worker.
 
 Instead of that, any of `--memory` (peak memory of the in-process engine by number of virtual

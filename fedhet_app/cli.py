@@ -18,6 +18,7 @@ from fedhet_app.errors import FedhetError
 from fedhet_app.results import RunReader, check_free
 
 USER_ERROR, INTERRUPTED = 2, 130
+ENGINES = ("ray", "inline")
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -54,6 +55,8 @@ def run(
     dry_run: Annotated[bool, typer.Option(help="Show configuration and cost only.")] = False,
 ) -> None:
     """Train one federation; the last line is the run directory."""
+    if engine not in ENGINES:
+        raise FedhetError("--engine", engine, f"must be one of {', '.join(ENGINES)}")
     config = _configured(preset, set_ or [], results, resume)
     if dry_run:
         display.dry_run(console, config)

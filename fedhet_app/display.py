@@ -22,6 +22,7 @@ def progress(console: Console, config: Config) -> Iterator[None]:
         TextColumn("accuracy {task.fields[accuracy]}"),
         TimeRemainingColumn(),
         console=console,
+        disable=not console.is_terminal,
     )
     with bar:
         task = bar.add_task(

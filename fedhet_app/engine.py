@@ -239,7 +239,5 @@ def _grid(
 ) -> InlineGrid:
     if engine == "inline":
         return InlineGrid(run_config, nodes)
-    if engine != "ray":
-        raise FedhetError("engine", engine, "must be ray or inline")
     resources = {"num_cpus": config.client_cpus, "num_gpus": config.client_gpus}
     return RayGrid(run_config, nodes, resources)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 
 from fedhet_app.config import parse
 from fedhet_app.errors import FedhetError
@@ -65,7 +66,8 @@ def export(model: FinishedModel, width: float, file: Path) -> None:
         FedhetError: The file cannot be written.
     """
     task, dataset = model.task, model.task.dataset
-    tensors = unflatten(task.slicer.layout(width), model.slice(width))
+    vector = model.slice(width)
+    tensors = unflatten(task.slicer.layout(width), vector)
     metadata = {
         "width": width,
         "model": task.config.model,
@@ -78,6 +80,6 @@ def export(model: FinishedModel, width: float, file: Path) -> None:
     }
     try:
         save_tensors(file, tensors, {key: json.dumps(value) for key, value in metadata.items()})
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         remedy = f"cannot be written ({error}); name a file in a folder that is there"
         raise FedhetError("file", str(file), remedy) from error

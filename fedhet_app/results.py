@@ -5,7 +5,6 @@
 """
 
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
@@ -49,7 +48,8 @@ class RunWriter:
     def __init__(self, directory: Path, *, resume_at: int | None = None) -> None:
         self.directory = directory
         if resume_at is None:
-            claim(directory)
+            check_free(directory)
+            directory.mkdir(parents=True, exist_ok=True)
         else:
             for name in (ROUNDS, CLIENTS):
                 _truncate(directory / name, resume_at)
@@ -93,7 +93,7 @@ class RunWriter:
 
 
 def check_free(directory: Path) -> None:
-    """Check, without writing anything, that a new run can be written to ``directory``.
+    """Make sure that a new run can be written to a directory, and leave nothing behind.
 
     Raises:
         FedhetError: It cannot be written to, or holds another run.
@@ -101,19 +101,7 @@ def check_free(directory: Path) -> None:
     if (directory / CONFIG).exists():
         remedy = "already holds a run; name another directory, or continue it with --resume"
         raise FedhetError("results-dir", str(directory), remedy)
-    present = next(path for path in (directory, *directory.parents) if path.exists())
-    if not (present.is_dir() and os.access(present, os.W_OK)):
-        remedy = f"cannot be written to ({present} is no folder or read-only); name another"
-        raise FedhetError("results-dir", str(directory), remedy)
-
-
-def claim(directory: Path) -> None:
-    """Make the directory of a new run.
-
-    Raises:
-        FedhetError: It cannot be written to, or holds another run.
-    """
-    check_free(directory)
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
     try:
         directory.mkdir(parents=True, exist_ok=True)
         probe = directory / ".writable"
@@ -122,6 +110,10 @@ def claim(directory: Path) -> None:
     except OSError as error:
         remedy = f"cannot be written to ({error.strerror}); name another directory"
         raise FedhetError("results-dir", str(directory), remedy) from error
+    finally:
+        for path in missing:
+            if path.is_dir():
+                path.rmdir()
 
 
 def _truncate(path: Path, last_round: int) -> None:

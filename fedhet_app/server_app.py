@@ -28,13 +28,15 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run one federation from start to results."""
-    if not LOG.handlers:
+    under_flower = not LOG.handlers
+    if under_flower:
         LOG.addHandler(logging.StreamHandler(sys.stderr))
         LOG.setLevel(logging.INFO)
     try:
         directory = run(grid, parse(context.run_config))
     except FedhetError as error:
-        LOG.error("error: %s", error)
+        if under_flower:  # whoever called from Python gets the exception alone
+            LOG.error("error: %s", error)
         raise
     LOG.info("results: %s", directory)
 

@@ -139,8 +139,12 @@ def test_a_users_own_network_in_the_working_directory_is_found(tmp_path):
 
 def test_a_dry_run_shows_the_cost_of_each_tier_and_writes_nothing(fedhet, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    status, out, _ = fedhet("run", "--dry-run", "--set", "norm=none capacity-tiers=0.5,1.0 "
-                            "capacity-probs=0.5,0.5 lr=0.25 seed=9")
+    status, out, _ = fedhet(
+        "run",
+        "--dry-run",
+        "--set",
+        "norm=none capacity-tiers=0.5,1.0 capacity-probs=0.5,0.5 lr=0.25 seed=9",
+    )
     assert status == 0
     assert "lr = 0.25" in out
     assert "seed = 9" in out
@@ -219,12 +223,12 @@ def test_an_unfinished_run_cannot_be_evaluated(fedhet, finished, tmp_path):
     assert "the run has not finished; continue it with --resume" in err
 
 
-LONG = {"num_server_rounds": 60, "local_steps": 12}
+LONG = {"num_server_rounds": 100, "local_steps": 3}
 
 
 def interrupt(directory, engine, rows):
     """Start a long run, press Ctrl-C after some rounds; return process, output and children."""
-    pairs = f"{SMALL} num-server-rounds=60 local-steps=12 checkpoint-every=0"
+    pairs = f"{SMALL} num-server-rounds=100 local-steps=3 checkpoint-every=0"
     arguments = ["run", "--engine", engine, "--results", str(directory), "--set", pairs]
     process = subprocess.Popen(
         [FEDHET, *arguments],
@@ -278,7 +282,7 @@ def assert_ended_well_and_resumes(directory, process, output, tmp_path):
     assert process.returncode == 130, output
     assert "Traceback" not in output
     assert (directory / checkpoint.FILE).exists()
-    assert 0 < len(RunReader(directory).rounds) < 60
+    assert 0 < len(RunReader(directory).rounds) < 100
     whole = run(tmp_path / "whole", **LONG)
     resumed = command("run", "--engine", "inline", "--resume", directory, cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr

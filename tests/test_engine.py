@@ -83,4 +83,3 @@ def test_what_a_client_raises_comes_back_as_an_error():
 def test_node_ids_are_new_in_every_run():
     grids = [engine.InlineGrid({}, engine.virtual_nodes(4)) for _ in range(2)]
     assert set(grids[0].get_node_ids()).isdisjoint(grids[1].get_node_ids())
-

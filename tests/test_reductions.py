@@ -112,7 +112,9 @@ def sgd(module, images, labels, *, lr, prox=0.0):
     for _ in range(3):
         optimiser.zero_grad()
         loss = cross_entropy(module(images), labels)
-        distance = sum(((p - s) ** 2).sum() for p, s in zip(module.parameters(), start, strict=True))
+        distance = sum(
+            ((p - s) ** 2).sum() for p, s in zip(module.parameters(), start, strict=True)
+        )
         (loss + prox / 2 * distance).backward()
         torch.nn.utils.clip_grad_norm_(module.parameters(), 0.3)
         optimiser.step()

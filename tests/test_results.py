@@ -115,13 +115,13 @@ def test_the_config_of_a_run_repeats_it(tmp_path):
 
 
 def test_what_is_no_run_is_refused(tmp_path):
-    with pytest.raises(FedhetError, match="holds no config.json: not a run"):
+    with pytest.raises(FedhetError, match=r"holds no config.json: not a run"):
         RunReader(tmp_path)
     write_json(tmp_path / "config.json", {"config": {}})
     with pytest.raises(FedhetError, match="has not finished; continue it with --resume"):
         RunReader(tmp_path).model()
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(FedhetError, match="config.json.*cannot be read"):
+    with pytest.raises(FedhetError, match=r"config.json.*cannot be read"):
         _ = RunReader(tmp_path).config
 
 

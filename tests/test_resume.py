@@ -117,7 +117,7 @@ def test_more_rounds_are_another_run_under_a_cosine_schedule(tmp_path):
 
 
 def test_there_must_be_a_run_with_a_checkpoint(tmp_path):
-    with pytest.raises(FedhetError, match="holds no config.json: not a run"):
+    with pytest.raises(FedhetError, match=r"holds no config.json: not a run"):
         run(tmp_path / "none", resume=True, **OPTIONS)
     assert not (tmp_path / "none").exists()
     reader = interrupted(tmp_path / "run", 2, **OPTIONS)
@@ -147,6 +147,6 @@ def test_checkpoints_are_written_while_the_run_goes_on(tmp_path):
         run(tmp_path / "run", checkpoint_every=2, **OPTIONS)
     finally:
         round_observer.reset(token)
-    assert [number for number in seen] == [3, 4, 5, 6]
+    assert list(seen) == [3, 4, 5, 6]
     assert '"round": 2' in seen[3]
     assert '"round": 4' in seen[5]

@@ -1,5 +1,7 @@
 """What sub-model runs leave untrained, and how wide they are, read from their results."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from running import run, tiny
@@ -79,7 +81,7 @@ def test_with_the_guarantee_has_fl_covers_everything(tmp_path, caplog):
 def test_never_trained_shrinks_as_clients_are_sampled(tmp_path):
     reader = run(tmp_path / "run", strategy="heterofl", num_server_rounds=6, num_clients=8)
     never = [row["never-trained"] for row in reader.rounds]
-    assert all(after <= before for before, after in zip(never, never[1:], strict=False))
+    assert all(after <= before for before, after in pairwise(never))
     full = [row["round"] for row in reader.clients if row["width"] == 1.0]
     assert all((share == 0) == (number >= min(full)) for number, share in enumerate(never, 1))
 
@@ -165,7 +167,7 @@ def test_random_budget_matches_only_a_has_fl_run_that_adapted(tmp_path):
     short = run(tmp_path / "short", strategy="has-fl")
     with pytest.raises(FedhetError, match="no round after its first adaptation, 15"):
         run(tmp_path / "two", **RANDOM, random_budget__match=str(short.directory))
-    with pytest.raises(FedhetError, match="holds no config.json: not a run"):
+    with pytest.raises(FedhetError, match=r"holds no config.json: not a run"):
         run(tmp_path / "three", **RANDOM, random_budget__match=str(tmp_path / "none"))
     assert not any((tmp_path / name).exists() for name in ("one", "two", "three"))
 
