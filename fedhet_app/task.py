@@ -5,6 +5,7 @@ same slices. It holds nothing that belongs to one client: Ray workers serve all 
 """
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -16,6 +17,7 @@ from fedhet_app.data import Dataset, Split, load_dataset
 from fedhet_app.data.partition import Partition, cached_partition, label_histograms
 from fedhet_app.errors import FedhetError
 from fedhet_app.models import ModelSpec, builder_for, initial_module
+from fedhet_app.options import Scalar
 from fedhet_app.submodel.flat import FlatModule
 from fedhet_app.submodel.layout import Layout, flatten
 from fedhet_app.submodel.slicing import Slicer
@@ -149,11 +151,11 @@ task_for = lru_cache(maxsize=2)(Task)
 
 
 @lru_cache(maxsize=4)
-def _parsed(items: tuple[tuple[str, bool | int | float | str], ...], num_nodes: int) -> Config:
+def _task_of(items: tuple[tuple[str, Scalar], ...], num_nodes: int) -> Task:
     config = parse(dict(items))
-    return config if num_nodes in (0, config.num_clients) else config.with_nodes(num_nodes)
+    return task_for(config.with_nodes(num_nodes) if num_nodes else config)
 
 
-def task_of_node(run_config: dict[str, bool | int | float | str], num_nodes: int) -> Task:
+def task_of_node(run_config: Mapping[str, Scalar], num_nodes: int) -> Task:
     """Return the task of a client's run config; ``num_nodes`` is 0 where it was told of none."""
-    return task_for(_parsed(tuple(run_config.items()), num_nodes))
+    return _task_of(tuple(run_config.items()), num_nodes)

@@ -76,7 +76,7 @@ class SubmodelStrategy(RoundStrategy):
         number = server_round + self.first_round
         if arrays is not self.record:
             self.record, self.vector = arrays, np.asarray(wire.unpack(arrays), dtype=np.float32)
-        self.round = Round(number=number)
+        self.round = Round(number=number, began=self.round.mark)
         cohort, widths = self.cohort(number), self.allocation.widths(number)
         sent = self.round.sent = self._slices(number, cohort, widths)
         self.round.row = {

@@ -61,7 +61,10 @@ MISTAKES = {
     "out of range": (["run", "--set", "momentum=1"], "momentum = 1: must be in"),
     "no pair": (["run", "--set", "lr"], "--set = 'lr': must be key=value pairs"),
     "missing preset": (["run", "none.toml"], "preset = 'none.toml': cannot be read"),
-    "unknown engine": (["run", "--engine", "spark"], "engine = 'spark': must be ray or inline"),
+    "unknown engine": (
+        ["run", "--engine", "spark"],
+        "--engine = 'spark': must be one of ray, inline",
+    ),
     "nothing to resume": (["run", "--resume", "none"], "run directory = 'none': holds no config"),
     "nothing to evaluate": (["evaluate", "none"], "run directory = 'none': holds no config.json"),
     "nothing to export": (["export", "none", "x"], "run directory = 'none': holds no config.json"),

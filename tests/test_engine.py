@@ -36,11 +36,6 @@ def test_a_client_that_does_not_fit_on_the_machine_is_refused(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_an_unknown_engine_is_refused(tmp_path):
-    with pytest.raises(FedhetError, match="engine = 'spark': must be ray or inline"):
-        engine.run(tiny(tmp_path / "run"), engine="spark")
-
-
 def echo_or_fail_app():
     app = ClientApp()
 

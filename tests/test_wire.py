@@ -45,6 +45,10 @@ def numpy_bytes(array):
     return buffer.getvalue()
 
 
+def any_array(array):
+    return ArrayRecord({wire.VECTOR: Array(array)})
+
+
 def as_record(data, stype="numpy.ndarray"):
     return ArrayRecord({wire.VECTOR: Array("float32", (SIZE,), stype, data)})
 
@@ -80,7 +84,7 @@ def reply_content(arrays=None, metrics=None):
 
 
 def vector_of(*values, dtype=np.float32):
-    return wire.pack(np.array(values, dtype=dtype))
+    return any_array(np.array(values, dtype=dtype))
 
 
 HUGE_HEADER = numpy_bytes(np.zeros(1)).replace(b"(1,), }  ", b"(9**17,)}")
@@ -124,8 +128,8 @@ BAD_REPLIES = {
         r"arrays named \['weight'\] instead of \['vector'\]",
     ),
     "too short": (reply_content(vector_of(1, 2)), r"shape \(2,\) instead of \(5,\)"),
-    "two axes": (reply_content(wire.pack(REPLY.vector[None])), r"shape \(1, 5\)"),
-    "a scalar": (reply_content(wire.pack(np.array(1, np.float32))), r"shape \(\)"),
+    "two axes": (reply_content(any_array(REPLY.vector[None])), r"shape \(1, 5\)"),
+    "a scalar": (reply_content(any_array(np.array(1, np.float32))), r"shape \(\)"),
     "float64": (reply_content(vector_of(1, 2, 3, 4, 5, dtype=np.float64)), "dtype float64"),
     "integers": (reply_content(vector_of(1, 2, 3, 4, 5, dtype=np.int32)), "dtype int32"),
     "big-endian": (reply_content(vector_of(1, 2, 3, 4, 5, dtype=">f4")), "dtype >f4"),
@@ -151,7 +155,7 @@ def test_a_bad_reply_is_rejected_with_its_reason(case, request_message):
 def test_an_archive_of_arrays_is_rejected(request_message):
     buffer = io.BytesIO()
     np.savez(buffer, vector=REPLY.vector)
-    with pytest.raises(Rejection, match="array cannot be read"):
+    with pytest.raises(Rejection, match=r"cannot be read|dtype"):
         read(reply_content(as_record(buffer.getvalue())), request_message)
 
 

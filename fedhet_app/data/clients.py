@@ -47,4 +47,4 @@ class Partition:
         if not 0 <= index < self.num_clients:
             remedy = f"there are {self.num_clients} clients, counted from 0"
             raise FedhetError("partition-id", index, remedy)
-        return self.order[self.offsets[index] : self.offsets[index + 1]]
+        return np.asarray(self.order[self.offsets[index] : self.offsets[index + 1]])

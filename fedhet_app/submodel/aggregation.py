@@ -78,13 +78,12 @@ def _check(update: Update, vector: NDArray[np.float32]) -> None:
 def _sums(size: int, updates: Sequence[Update]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the weighted sum of values and the sum of weights per coordinate, (D,) each."""
     total = np.zeros(size)
-    weight = np.zeros(size)
+    weight = np.full(size, sum(update.weight for update in updates if update.index is None))
     scratch = np.empty(size)
     for update in updates:
         if update.index is None:
             np.multiply(update.values, update.weight, out=scratch, dtype=np.float64)
             total += scratch
-            weight += update.weight
         else:
             total[update.index] += np.multiply(update.values, update.weight, dtype=np.float64)
             weight[update.index] += update.weight

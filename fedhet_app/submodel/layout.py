@@ -68,6 +68,9 @@ class Layout:
     num_params: int
     size: int
 
+    def __hash__(self) -> int:
+        return hash((len(self.entries), self.num_params, self.size))
+
 
 def tensors_of(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield name and tensor of all that is in the flat vector, in its order.

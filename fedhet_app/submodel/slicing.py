@@ -39,6 +39,7 @@ class Slicer:
         self._full_layout = layout_of(self._full)
         self._layout_at = lru_cache(_CACHED_LAYOUTS)(self._derive_layout)
         self._index_of = lru_cache(_CACHED_INDICES)(self._derive_index)
+        self._index_at = lru_cache(_CACHED_INDICES)(self._find_index)
 
     @property
     def size(self) -> int:
@@ -66,8 +67,7 @@ class Slicer:
         Raises:
             FedhetError: The network of this width is no leading part of the full one.
         """
-        layout = self.layout(width)
-        return None if layout == self._full_layout else self._index_of(layout)
+        return self._index_at(width)
 
     def realised(self, width: float) -> float:
         """Return the fraction of the full network's parameters that a width has."""
@@ -98,6 +98,10 @@ class Slicer:
 
     def _derive_layout(self, width: float) -> Layout:
         return layout_of(self._module(width))
+
+    def _find_index(self, width: float) -> NDArray[np.int64] | None:
+        layout = self.layout(width)
+        return None if layout == self._full_layout else self._index_of(layout)
 
     def _derive_index(self, layout: Layout) -> NDArray[np.int64]:
         index = index_between(self._full, self._full_layout, layout)

@@ -27,8 +27,9 @@ OPTIONS = {
 def with_vector(change):
     def spoil(message, reply):
         vector = change(wire.unpack(reply.content["arrays"]).copy())
+        arrays = ArrayRecord({"vector": Array(vector)})
         return Message(
-            RecordDict({"arrays": wire.pack(vector), "metrics": reply.content["metrics"]}),
+            RecordDict({"arrays": arrays, "metrics": reply.content["metrics"]}),
             reply_to=message,
         )
 

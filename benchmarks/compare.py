@@ -1,6 +1,6 @@
 """Runs every strategy's preset over several seeds, then writes README.md's table and figure.
 
-    python benchmarks/strategies.py fashion-mnist --results DIR [--seeds 42 43 44] [--jobs 2]
+    python benchmarks/compare.py fashion-mnist --results DIR [--seeds 42 43 44] [--jobs 2]
 
 Runs are one-core, in process; what is finished in DIR is not run again. Random-budget matches the
 mean width of the HAS-FL run of its seed, which therefore runs first.
