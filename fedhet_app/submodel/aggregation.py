@@ -78,7 +78,8 @@ def _check(update: Update, vector: NDArray[np.float32]) -> None:
 def _sums(size: int, updates: Sequence[Update]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the weighted sum of values and the sum of weights per coordinate, (D,) each."""
     total = np.zeros(size)
-    weight = np.full(size, sum(update.weight for update in updates if update.index is None))
+    whole = sum((update.weight for update in updates if update.index is None), start=0.0)
+    weight = np.full(size, whole)
     scratch = np.empty(size)
     for update in updates:
         if update.index is None:
