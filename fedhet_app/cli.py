@@ -68,7 +68,7 @@ def run(
         check_free(directory)
     _log_to(console)
     with display.progress(console, config):
-        run_engine(config, engine=engine)
+        run_engine(config, engine="ray" if engine == "ray" else "inline")
     display.closing_table(console, RunReader(directory).summary)
     console.print(str(directory), soft_wrap=True, highlight=False)
 

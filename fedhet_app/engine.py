@@ -6,12 +6,16 @@ messages are sent, most work first; Flower's link state, which polls and scans e
 message, is left out (``flwr run`` uses it).
 """
 
+import logging
 import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from typing import Literal
 
+import psutil
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.server.superlink.fleet.vce.backend.backend import Backend
@@ -26,6 +30,7 @@ from fedhet_app.options import Scalar
 RUN_ID = 1
 SERVER_NODE = 1
 CLIENT_APP_RAISED = 2
+GRACE_SECONDS = 0.5
 ENVIRONMENT = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -36,6 +41,7 @@ ENVIRONMENT = {
 }
 
 NodeConfig = dict[str, Scalar]
+Engine = Literal["ray", "inline"]
 
 
 def load_client_app() -> ClientApp:
@@ -161,6 +167,7 @@ class RayGrid(InlineGrid):
         load: Callable[[], ClientApp] = load_client_app,
     ) -> None:
         super().__init__(run_config, nodes, load)
+        self._before = set(psutil.Process().children(recursive=True))
         self._starter = ThreadPoolExecutor(1)
         self._backend = self._starter.submit(self._start, resources)
 
@@ -200,12 +207,29 @@ class RayGrid(InlineGrid):
         return replies
 
     def close(self) -> None:
-        """End the actors and Ray."""
+        """End the actors and Ray, and leave no process behind."""
         self._starter.shutdown()
-        if self._backend.exception() is None:
-            backend, workers = self._backend.result()
-            workers.shutdown(wait=False, cancel_futures=True)
-            backend.terminate()
+        if self._backend.exception() is not None:
+            return
+        backend, workers = self._backend.result()
+        ours = [p for p in psutil.Process().children(recursive=True) if p not in self._before]
+        flower = logging.getLogger("flwr")
+        level = flower.level
+        flower.setLevel(logging.CRITICAL)  # messages that are cut short are no news
+        workers.shutdown(wait=False, cancel_futures=True)
+        # Actors hold no state; ended first, they do not keep Ray from ending the rest in time.
+        _kill(process for process in ours if "ClientAppActor" in process.name())
+        backend.terminate()
+        workers.shutdown()
+        flower.setLevel(level)
+        # Ray gives its daemon a second to end the others; a late one leaves them for a minute.
+        _kill(psutil.wait_procs(ours, timeout=GRACE_SECONDS)[1])
+
+
+def _kill(processes: Iterable[psutil.Process]) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def virtual_nodes(count: int) -> list[NodeConfig]:
@@ -213,7 +237,7 @@ def virtual_nodes(count: int) -> list[NodeConfig]:
     return [{"partition-id": i, "num-partitions": count} for i in range(count)]
 
 
-def run(config: Config, *, engine: str, nodes: Sequence[NodeConfig] | None = None) -> None:
+def run(config: Config, *, engine: Engine, nodes: Sequence[NodeConfig] | None = None) -> None:
     """Run the ServerApp of a configuration to its end.
 
     Args:
@@ -235,7 +259,7 @@ def run(config: Config, *, engine: str, nodes: Sequence[NodeConfig] | None = Non
 
 
 def _grid(
-    engine: str, run_config: dict[str, Scalar], nodes: Sequence[NodeConfig], config: Config
+    engine: Engine, run_config: dict[str, Scalar], nodes: Sequence[NodeConfig], config: Config
 ) -> InlineGrid:
     if engine == "inline":
         return InlineGrid(run_config, nodes)

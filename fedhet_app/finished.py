@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 
 from fedhet_app.config import parse
 from fedhet_app.errors import FedhetError
@@ -78,8 +77,4 @@ def export(model: FinishedModel, width: float, file: Path) -> None:
         "mean": dataset.mean.tolist(),
         "std": dataset.std.tolist(),
     }
-    try:
-        save_tensors(file, tensors, {key: json.dumps(value) for key, value in metadata.items()})
-    except (OSError, SafetensorError) as error:
-        remedy = f"cannot be written ({error}); name a file in a folder that is there"
-        raise FedhetError("file", str(file), remedy) from error
+    save_tensors(file, tensors, {key: json.dumps(value) for key, value in metadata.items()})

@@ -132,10 +132,18 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def save_tensors(path: Path, tensors: dict[str, NDArray[Any]], metadata: dict[str, str]) -> None:
-    """Write a safetensors file in one step, so that a full disk leaves the old one as it was."""
+    """Write a safetensors file in one step, so that a full disk leaves the old one as it was.
+
+    Raises:
+        FedhetError: It cannot be written.
+    """
     partial = path.with_name(path.name + ".partial")
-    save_file(tensors, partial, metadata)
-    partial.replace(path)
+    try:
+        save_file(tensors, partial, metadata)
+        partial.replace(path)
+    except (OSError, SafetensorError) as error:
+        remedy = f"cannot be written ({error}); make room, or name a folder that is there"
+        raise FedhetError("file", str(path), remedy) from error
 
 
 def load_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:

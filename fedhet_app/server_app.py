@@ -48,12 +48,12 @@ def run(grid: Grid, config: Config) -> Path:
         FedhetError: Anything the user can mend, before anything is written where possible.
     """
     directory = run_directory(config)
-    resumed = checkpoint.load(directory, config) if config.resume else None
-    if resumed is None:
+    if not config.resume:
         check_free(directory)
     task_for(config).check()
     federation = gather(grid, config)
     config = _for_nodes(config, federation)
+    resumed = checkpoint.load(directory, config) if config.resume else None
     task = task_for(config)
     _say_what_is_odd(task, federation)
     allocation = STRATEGIES[config.strategy](config, federation.caps, task.slicer.num_params(1.0))
