@@ -22,6 +22,7 @@ def profile(message: Message, context: Context) -> Message:
         examples=len(task.partition.client(partition)),
         capacity=_capacity(context),
         code=code_fingerprint(),
+        device=task.device.type,
     )
     return Message(wire.profile_content(answer), reply_to=message)
 

@@ -114,6 +114,8 @@ def _say_what_is_odd(task: Task, federation: Federation) -> None:
             config.num_server_rounds,
             config.strategy,
         )
+    if task.device.type == "cuda" and all(p.device == "cpu" for p in federation.profiles):
+        LOG.warning("a GPU is here, but clients train on the CPU: set client-gpus above 0")
     for width in sorted(set(federation.caps.tolist())):
         widest = task.slicer.largest_ratio(width)
         if widest > width:

@@ -141,7 +141,8 @@ def pick_device(name: str) -> torch.device:
         FedhetError: CUDA is asked for and not there.
     """
     if name == "cuda" and not torch.cuda.is_available():
-        raise FedhetError("device", name, "no CUDA device is visible here; use device = 'cpu'")
+        remedy = "no CUDA device is visible here; use 'cpu', or on Ray set client-gpus above 0"
+        raise FedhetError("device", name, remedy)
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(name)

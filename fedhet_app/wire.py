@@ -60,6 +60,7 @@ class Profile:
 
     Attributes:
         capacity: The widest slice it can train; 0.0 where its node config names none.
+        device: Where it trains, by torch's name.
     """
 
     partition: int
@@ -67,6 +68,7 @@ class Profile:
     examples: int
     capacity: float
     code: str
+    device: str = "cpu"
     node_id: int = 0
 
 
@@ -219,6 +221,7 @@ def profile_content(profile: Profile) -> RecordDict:
                     "examples": profile.examples,
                     "capacity": profile.capacity,
                     "code": profile.code,
+                    "device": profile.device,
                 }
             )
         }
@@ -241,6 +244,7 @@ def read_profile(message: Message) -> Profile:
             examples=int(str(record["examples"])),
             capacity=float(str(record["capacity"])),
             code=str(record["code"]),
+            device=str(record["device"]),
             node_id=message.metadata.src_node_id,
         )
     except (KeyError, ValueError) as error:

@@ -1,12 +1,12 @@
 """Width policies that look at nothing but capacities: the sub-model comparison set of Paper A.
 
 A policy says how wide each client's slice is in a round; `strategies.submodel` does the rest. Each
-is named by the limit in which it becomes another: every one of them is FedAvg when all capacities
-are 1 (uniform: and its width is 1).
+of them is FedAvg when all capacities are 1 (uniform: and its width is 1).
 """
 
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,57 +23,53 @@ from fedhet_app.submodel.allocation import (
 )
 
 Widths = NDArray[np.float64]
+Columns = dict[str, dict[int, float]]
+"""Columns for ``clients.jsonl``: by name, values by partition id."""
 
 
-class Allocation(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """A finished round, as a policy may learn from it.
+
+    Attributes:
+        server_round: Counted from 1.
+        partitions: Clients whose replies were used, ascending.
+        updates: Their trained slices, in the same order.
+        before: Global vector that was sent, shape ``(D,)``.
+        after: What became of it.
+    """
+
+    server_round: int
+    partitions: list[int]
+    updates: list[Update]
+    before: NDArray[np.float32]
+    after: Aggregate
+
+
+class Allocation(ABC):
     """What the server half of a sub-model method decides."""
 
+    @abstractmethod
     def widths(self, server_round: int) -> Widths:
         """Return every client's width in a round, by partition id, shape ``(N,)``."""
 
     def reach(self, server_round: int) -> Widths:
         """Return the widest slice each client can get as things stand, shape ``(N,)``."""
+        return self.widths(server_round)
 
-    def observe(
-        self,
-        server_round: int,
-        partitions: list[int],
-        updates: list[Update],
-        before: NDArray[np.float32],
-        after: Aggregate,
-    ) -> dict[str, dict[int, float]]:
-        """Learn from a finished round; return columns for ``clients.jsonl`` by partition id."""
+    def observe(self, outcome: Outcome) -> Columns:
+        """Learn from a finished round; return columns to log."""
+        return {}
 
     def state(self) -> dict[str, NDArray[np.float64]]:
         """Return what a checkpoint must hold."""
+        return {}
 
-    def restore(self, state: dict[str, NDArray[np.float64]]) -> None:
+    def restore(self, state: dict[str, NDArray[np.float64]]) -> None:  # noqa: B027
         """Continue from a checkpoint's state."""
 
 
-class Stateless:
-    """The part of `Allocation` that a policy without memory shares."""
-
-    def observe(
-        self,
-        server_round: int,
-        partitions: list[int],
-        updates: list[Update],
-        before: NDArray[np.float32],
-        after: Aggregate,
-    ) -> dict[str, dict[int, float]]:
-        """Learn nothing."""
-        return {}
-
-    def state(self) -> dict[str, NDArray[np.float64]]:
-        """Return no state."""
-        return {}
-
-    def restore(self, state: dict[str, NDArray[np.float64]]) -> None:
-        """Continue without state."""
-
-
-class Fixed(Stateless):
+class Fixed(Allocation):
     """The same widths in every round: FedAvg, FedProx (1), HeteroFL (the caps), Uniform."""
 
     def __init__(self, widths: Widths) -> None:
@@ -82,8 +78,6 @@ class Fixed(Stateless):
     def widths(self, server_round: int) -> Widths:
         """Return the fixed widths."""
         return self._widths
-
-    reach = widths
 
 
 def full_width(config: Config, caps: Widths) -> Fixed:
@@ -106,7 +100,7 @@ def uniform(config: Config, caps: Widths) -> Fixed:
     return Fixed(uniform_widths(caps, config.uniform.width))
 
 
-class Fjord(Stateless):
+class Fjord(Allocation):
     """FjORD (Horvath et al. 2021), as Paper A runs it: a random tier a round.
 
     Deviations:
@@ -127,7 +121,7 @@ class Fjord(Stateless):
         return self._caps
 
 
-class RandomBudget(Stateless):
+class RandomBudget(Allocation):
     """Random-budget (Paper A 4.1): the control that spends a policy's budget without looking.
 
     Same cadence as HAS-FL: caps until the first adaptation, then widths that are drawn afresh at
@@ -155,10 +149,6 @@ class RandomBudget(Stateless):
             coverage=options.coverage,
             rng=rng_for(self._seed, "allocation", last),
         )
-
-    def reach(self, server_round: int) -> Widths:
-        """Only the current draw can be trained until the next one."""
-        return self.widths(server_round)
 
 
 def matched_budget(directory: Path) -> float:

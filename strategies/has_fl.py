@@ -16,13 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhet_app.config import Config
-from fedhet_app.submodel.aggregation import Aggregate, Update
 from fedhet_app.submodel.allocation import has_fl_widths
 from fedhet_app.submodel.divergence import divergence, rescale, smooth
-from strategies.allocation import Widths
+from strategies.allocation import Allocation, Columns, Outcome, Widths
 
 
-class HasFL:
+class HasFL(Allocation):
     """The adaptive policy.
 
     Args:
@@ -40,22 +39,17 @@ class HasFL:
         """Return the widths of the last adaptation, or the caps before the first."""
         return self._widths
 
-    reach = widths
-
-    def observe(
-        self,
-        server_round: int,
-        partitions: list[int],
-        updates: list[Update],
-        before: NDArray[np.float32],
-        after: Aggregate,
-    ) -> dict[str, dict[int, float]]:
+    def observe(self, outcome: Outcome) -> Columns:
         """Adapt where the round is due; log raw and smoothed divergence."""
-        options = self._options
-        if server_round <= options.warmup or server_round % options.adapt_every or not updates:
+        options, server_round = self._options, outcome.server_round
+        if (
+            server_round <= options.warmup
+            or server_round % options.adapt_every
+            or not outcome.updates
+        ):
             return {"divergence": dict(enumerate(self._estimates.tolist()))}
-        raw = divergence(updates, before, after, self._num_params)
-        self._estimates = smooth(self._estimates, raw, np.array(partitions), options.beta)
+        raw = divergence(outcome.updates, outcome.before, outcome.after, self._num_params)
+        self._estimates = smooth(self._estimates, raw, np.array(outcome.partitions), options.beta)
         if server_round % options.normalise_every == 0:
             self._estimates = rescale(self._estimates)
         self._widths = has_fl_widths(
@@ -67,7 +61,7 @@ class HasFL:
         )
         return {
             "divergence": dict(enumerate(self._estimates.tolist())),
-            "divergence-raw": dict(zip(partitions, raw.tolist(), strict=True)),
+            "divergence-raw": dict(zip(outcome.partitions, raw.tolist(), strict=True)),
             "allocated-width": dict(enumerate(self._widths.tolist())),
         }
 

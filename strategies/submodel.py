@@ -17,7 +17,7 @@ from fedhet_app.checkpoint import Checkpoint
 from fedhet_app.results import RunWriter
 from fedhet_app.submodel.aggregation import Update, aggregate
 from fedhet_app.task import Task
-from strategies.allocation import Allocation
+from strategies.allocation import Allocation, Columns, Outcome
 from strategies.base import Accepted, Round, RoundStrategy, Sent
 from strategies.coverage import Coverage
 from strategies.federation import Federation
@@ -123,7 +123,13 @@ class SubmodelStrategy(RoundStrategy):
         ]
         after = aggregate(self.vector, updates)
         columns = self.allocation.observe(
-            current.number, [sent.partition for sent, _ in accepted], updates, self.vector, after
+            Outcome(
+                server_round=current.number,
+                partitions=[sent.partition for sent, _ in accepted],
+                updates=updates,
+                before=self.vector,
+                after=after,
+            )
         )
         current.clients = self._client_rows(accepted, columns)
         reach = self.allocation.reach(current.number + 1)
@@ -133,14 +139,12 @@ class SubmodelStrategy(RoundStrategy):
         current.end_phase("aggregation")
         return (self.record, None) if accepted else (None, None)
 
-    def _client_rows(
-        self, accepted: Accepted, columns: dict[str, dict[int, float]]
-    ) -> list[dict[str, Any]]:
+    def _client_rows(self, accepted: Accepted, columns: Columns) -> list[dict[str, Any]]:
         """Return a row per client that trained; after an adaptation, one for each of the others."""
         replies = {sent.partition: (sent, reply) for sent, reply in accepted}
-        adapted = "divergence-raw" in columns
+        adapted = "allocated-width" in columns
         rows = []
-        for profile in self.federation.profiles if adapted or replies else ():
+        for profile in self.federation.profiles:
             partition = profile.partition
             if not adapted and partition not in replies:
                 continue

@@ -69,7 +69,7 @@ def run_spoilt(directory, spoil, *, backwards=False, **options):
     """Run a small config on a ``SpoiltGrid`` and return its reader."""
     config = tiny(directory, **options)
     grid = SpoiltGrid(config, spoil, backwards=backwards)
-    server_app(grid, Context(engine.RUN_ID, engine.SERVER_NODE, {}, RecordDict(), config.flat()))
+    server_app(grid, Context(1, 1, {}, RecordDict(), config.flat()))
     return RunReader(directory)
 
 

@@ -19,7 +19,7 @@ LEVELS = [
     {"config", "config_checks", "config_files", "method_options", "options"},
     {"wire", "training", "evaluation", "results", "checkpoint", "task", "versions"},
     {"strategies", "client_apps"},
-    {"server_app", "client_app", "analysis"},
+    {"server_app", "client_app", "analysis", "display", "finished"},
     {"engine"},
     {"cli"},
 ]
