@@ -1,5 +1,6 @@
 """What ``fedhet run`` shows: the plan, a progress bar, the closing table."""
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -78,7 +79,7 @@ def dry_run(console: Console, config: Config) -> None:
     from fedhet_app.task import task_for
 
     for key, value in config.flat().items():
-        console.print(f"{key} = {value!r}", highlight=False, soft_wrap=True)
+        console.print(f"{key} = {json.dumps(value)}", markup=False, highlight=False, soft_wrap=True)
     task = task_for(config)
     costs = cost_table(task.builder, task.spec, config.tiers)
     full = cost_table(task.builder, task.spec, [1.0])[0]

@@ -38,7 +38,8 @@ def main(grid: Grid, context: Context) -> None:
         if under_flower:  # whoever called from Python gets the exception alone
             LOG.error("error: %s", error)
         raise
-    LOG.info("results: %s", directory)
+    if under_flower:  # the command line ends with the directory itself
+        LOG.info("results: %s", directory)
 
 
 def run(grid: Grid, config: Config) -> Path:
