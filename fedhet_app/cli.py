@@ -16,6 +16,7 @@ from fedhet_app.config import Config, parse
 from fedhet_app.config_files import load_toml, parse_pairs
 from fedhet_app.errors import FedhetError
 from fedhet_app.results import RunReader, check_free
+from fedhet_app.versions import ROOT
 
 USER_ERROR, INTERRUPTED = 2, 130
 ENGINES = ("ray", "inline")
@@ -31,8 +32,9 @@ console = Console()
 
 def main() -> None:
     """Run the command line; a mistake of the user is one line on stderr and status 2."""
-    # A console script does not put the working directory on the path, and a user's model is there.
-    sys.path.append(str(Path.cwd()))
+    # A console script does not put the working directory on the path, and a user's model is there;
+    # a package of the app's own names there must not come first.
+    sys.path += [str(ROOT), str(Path.cwd())]
     try:
         app()
     except FedhetError as error:

@@ -311,3 +311,11 @@ def test_ctrl_c_leaves_no_process_of_ray_behind(tmp_path):
         time.sleep(0.2)
     assert not still_there(children)
     assert_ended_well_and_resumes(directory, process, output, tmp_path)
+
+
+def test_packages_of_the_same_name_in_the_working_directory_are_not_taken(tmp_path):
+    clash = tmp_path / "strategies" / "__init__.py"
+    clash.parent.mkdir()
+    clash.write_text("raise RuntimeError('another package')\n")
+    done = command("run", "--engine", "inline", "--set", SMALL, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
