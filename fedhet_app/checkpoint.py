@@ -5,6 +5,7 @@ global vector, the policy's estimates and the counters of the summary.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,17 +47,23 @@ def save(directory: Path, checkpoint: Checkpoint) -> None:
     save_tensors(path, checkpoint.arrays, {"state": json.dumps(state)})
 
 
-def load(directory: Path, config: Config) -> Checkpoint:
+def load(directory: Path, config: Config, data: Mapping[str, str]) -> Checkpoint:
     """Return the checkpoint to continue from.
 
     Args:
         directory: The run directory.
         config: What is asked for now; it must be what the run was started with.
+        data: Fingerprints of the data set and the partition; likewise.
 
     Raises:
-        FedhetError: No run, no checkpoint, or another configuration.
+        FedhetError: No run, no checkpoint, another configuration or other data.
     """
-    _check_same(RunReader(directory).config, config)
+    reader = RunReader(directory)
+    _check_same(reader.config, config)
+    for name, fingerprint in data.items():
+        if reader.data.get(name) != fingerprint:
+            remedy = f"the run to resume was started with another {name}; give it the same data"
+            raise FedhetError(name, fingerprint[:12], remedy)
     if not (directory / FILE).exists():
         remedy = "has no checkpoint to resume from; start the run again in another directory"
         raise FedhetError("results-dir", str(directory), remedy)

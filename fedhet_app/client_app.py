@@ -14,9 +14,17 @@ app = ClientApp()
 
 @app.query("profile")
 def profile(message: Message, context: Context) -> Message:
-    """Answer with the node's partition, examples, capacity and code."""
+    """Answer with the node's partition, examples, capacity and code, or why it cannot take part."""
+    try:
+        answer = _profile(context)
+    except FedhetError as error:
+        return Message(wire.refusal_content(error), reply_to=message)
+    return Message(wire.profile_content(answer), reply_to=message)
+
+
+def _profile(context: Context) -> wire.Profile:
     task, partition = _task_and_partition(context)
-    answer = wire.Profile(
+    return wire.Profile(
         partition=partition,
         num_partitions=task.config.num_clients,
         examples=len(task.partition.client(partition)),
@@ -24,7 +32,6 @@ def profile(message: Message, context: Context) -> Message:
         code=code_fingerprint(),
         device=task.device.type,
     )
-    return Message(wire.profile_content(answer), reply_to=message)
 
 
 @app.train()
@@ -39,7 +46,7 @@ def train(message: Message, context: Context) -> Message:
 def _task_and_partition(context: Context) -> tuple[Task, int]:
     node = context.node_config
     count = node.get("num-partitions", 0)
-    partition = node.get("partition-id")
+    partition = node.get("partition-id", "missing")
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise FedhetError("num-partitions", count, "set it to the number of nodes")
     task = task_of_node(context.run_config, count)

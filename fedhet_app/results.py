@@ -59,9 +59,12 @@ class RunWriter:
     def _open(self, name: str) -> TextIO:
         return (self.directory / name).open("a", encoding="utf-8")
 
-    def write_config(self, config: Mapping[str, Any], versions: Mapping[str, str]) -> None:
-        """Write the resolved configuration and what ran it."""
-        write_json(self.directory / CONFIG, {"config": dict(config), "versions": dict(versions)})
+    def write_config(
+        self, config: Mapping[str, Any], versions: Mapping[str, str], data: Mapping[str, str]
+    ) -> None:
+        """Write the resolved configuration, what ran it, and the fingerprints of its data."""
+        content = {"config": dict(config), "versions": dict(versions), "data": dict(data)}
+        write_json(self.directory / CONFIG, content)
 
     def write_partition(self, description: Mapping[str, Any]) -> None:
         """Write who holds what."""
@@ -176,6 +179,11 @@ class RunReader:
     def config(self) -> dict[str, Any]:
         """The resolved configuration, flat."""
         return dict(self._json(CONFIG)["config"])
+
+    @property
+    def data(self) -> dict[str, str]:
+        """The fingerprints of data set and partition."""
+        return dict(self._json(CONFIG)["data"])
 
     @property
     def summary(self) -> dict[str, Any]:

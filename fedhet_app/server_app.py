@@ -48,18 +48,21 @@ def run(grid: Grid, config: Config) -> Path:
     Raises:
         FedhetError: Anything the user can mend, before anything is written where possible.
     """
+    _check_paths(config)
     directory = run_directory(config)
     if not config.resume:
         check_free(directory)
     task_for(config).check()
     federation = gather(grid, config)
     config = _for_nodes(config, federation)
-    resumed = checkpoint.load(directory, config) if config.resume else None
     task = task_for(config)
+    data = {"dataset": task.dataset.fingerprint, "partition": task.partition.fingerprint}
+    resumed = checkpoint.load(directory, config, data) if config.resume else None
+    _check_examples(task, federation)
     _say_what_is_odd(task, federation)
     allocation = STRATEGIES[config.strategy](config, federation.caps, task.slicer.num_params(1.0))
     writer = RunWriter(directory, resume_at=resumed.server_round if resumed else None)
-    writer.write_config(config.flat(), versions())
+    writer.write_config(config.flat(), versions(), data)
     writer.write_partition(describe(task.partition, task.histograms))
     LOG.info("writing to %s", directory)
     try:
@@ -79,21 +82,22 @@ def run(grid: Grid, config: Config) -> Path:
     return directory
 
 
-def run_directory(config: Config) -> Path:
-    """Return where results go, as an absolute path.
+def _check_paths(config: Config) -> None:
+    """Refuse a relative path: under ``flwr run`` it would depend on where Flower was started."""
+    for key in ("results-dir", "data-dir", "random-budget.match"):
+        value = str(config.flat()[key])
+        if value and not Path(value).is_absolute():
+            remedy = "must be an absolute path: Flower runs the app in a folder of its own"
+            raise FedhetError(key, value, remedy)
 
-    Raises:
-        FedhetError: A relative path: under ``flwr run`` it would depend on where Flower started.
-    """
+
+def run_directory(config: Config) -> Path:
+    """Return where results go, as an absolute path."""
     if not config.results_dir:
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
         name = f"{config.dataset}-{config.strategy}-seed{config.seed}-{stamp}"
         return Path.cwd() / "results" / name.replace("/", "-").replace(":", "-")
-    path = Path(config.results_dir)
-    if not path.is_absolute():
-        remedy = "must be an absolute path: Flower runs the app in a folder of its own"
-        raise FedhetError("results-dir", config.results_dir, remedy)
-    return path
+    return Path(config.results_dir)
 
 
 def _for_nodes(config: Config, federation: Federation) -> Config:
@@ -103,6 +107,14 @@ def _for_nodes(config: Config, federation: Federation) -> Config:
     remedy = "num-clients is %d, but %d nodes are here: the data is divided over those"
     LOG.warning(remedy, config.num_clients, nodes)
     return config.with_nodes(nodes)
+
+
+def _check_examples(task: Task, federation: Federation) -> None:
+    """Refuse a node whose number of examples, its weight in every average, is not its share's."""
+    for profile, size in zip(federation.profiles, task.partition.sizes, strict=True):
+        if profile.examples != size:
+            remedy = f"partition {profile.partition} has {size}; the node holds other data"
+            raise FedhetError("examples", profile.examples, remedy)
 
 
 def _say_what_is_odd(task: Task, federation: Federation) -> None:

@@ -14,11 +14,14 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from fedhet_app.errors import FedhetError
+
 ARRAYS = "arrays"
 VECTOR = "vector"
 CONFIG = "config"
 METRICS = "metrics"
 PROFILE = "profile"
+REFUSAL = "refusal"
 TRAIN = "train"
 QUERY_PROFILE = "query.profile"
 NUMPY = "numpy.ndarray"
@@ -228,14 +231,26 @@ def profile_content(profile: Profile) -> RecordDict:
     )
 
 
+def refusal_content(error: FedhetError) -> RecordDict:
+    """Return the content of a node's answer that says why it cannot take part."""
+    value = error.value if isinstance(error.value, bool | int | float | str) else str(error.value)
+    said = ConfigRecord({"key": error.key, "value": value, "remedy": error.remedy})
+    return RecordDict({REFUSAL: said})
+
+
 def read_profile(message: Message) -> Profile:
     """Return the profile in an answer to ``query.profile``.
 
     Raises:
+        FedhetError: The node says what is wrong with its configuration.
         Rejection: The node answered with an error or with something else.
     """
     if message.has_error():
         raise Rejection(_last_line(message.error.reason))
+    refusal = message.content.config_records.get(REFUSAL)
+    if refusal is not None:
+        said = [refusal.get(name, "") for name in ("key", "value", "remedy")]
+        raise FedhetError(str(said[0]), said[1], str(said[2]))
     try:
         record = message.content.config_records[PROFILE]
         return Profile(

@@ -4,6 +4,7 @@ A policy says how wide each client's slice is in a round; `strategies.submodel` 
 of them is FedAvg when all capacities are 1 (uniform: and its width is 1).
 """
 
+import logging
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,9 @@ from fedhet_app.submodel.allocation import (
     random_budget_widths,
     uniform_widths,
 )
+
+LOG = logging.getLogger("fedhet")
+BUDGET_TOLERANCE = 0.005
 
 Widths = NDArray[np.float64]
 Columns = dict[str, dict[int, float]]
@@ -117,8 +121,9 @@ class Fjord(Allocation):
         return fjord_widths(self._caps, self._tiers, rng)
 
     def reach(self, server_round: int) -> Widths:
-        """Any client can draw its cap."""
-        return self._caps
+        """Return the largest tier each client can draw, in any round."""
+        tiers = np.asarray(self._tiers)
+        return np.array([tiers[tiers <= cap].max(initial=min(cap, tiers[0])) for cap in self._caps])
 
 
 class RandomBudget(Allocation):
@@ -136,6 +141,13 @@ class RandomBudget(Allocation):
         self._caps, self._seed, self._options = caps, config.seed, config.random_budget
         match = self._options.match
         self._budget = matched_budget(Path(match)) if match else self._options.budget
+        reached = self._drawn(0).mean()
+        if abs(reached - self._budget) > BUDGET_TOLERANCE:
+            LOG.warning(
+                "random-budget: these capacities allow a mean width of %.3f, not %.3f",
+                reached,
+                self._budget,
+            )
 
     def widths(self, server_round: int) -> Widths:
         """Return the draw of the last adaptation round before this one."""
@@ -143,11 +155,14 @@ class RandomBudget(Allocation):
         last = (server_round - 1) // options.adapt_every * options.adapt_every
         if last <= options.warmup:
             return self._caps
+        return self._drawn(last)
+
+    def _drawn(self, server_round: int) -> Widths:
         return random_budget_widths(
             self._caps,
             self._budget,
-            coverage=options.coverage,
-            rng=rng_for(self._seed, "allocation", last),
+            coverage=self._options.coverage,
+            rng=rng_for(self._seed, "allocation", server_round),
         )
 
 
@@ -157,8 +172,12 @@ def matched_budget(directory: Path) -> float:
     Raises:
         FedhetError: The directory holds no HAS-FL run, or one that never adapted.
     """
-    key, reader = "random-budget.match", RunReader(directory)
-    config = parse(reader.config)
+    key = "random-budget.match"
+    try:
+        reader = RunReader(directory)
+        config = parse(reader.config)
+    except FedhetError as error:
+        raise FedhetError(key, str(directory), error.remedy) from error
     if config.strategy != "has-fl":
         raise FedhetError(key, str(directory), f"is a run of {config.strategy}; name one of has-fl")
     first = config.has_fl.first_adaptation

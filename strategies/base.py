@@ -101,6 +101,7 @@ class RoundStrategy(Strategy):
         if rounds <= 0:
             return
         self._checkpoint = self._snapshot()
+        checkpoint.save(self.writer.directory, self._checkpoint)
         try:
             self.start(
                 grid=grid,

@@ -50,8 +50,10 @@ def gather(grid: Grid, config: Config) -> Federation:
     deadline = time.monotonic() + config.node_timeout
     while True:
         new = [node for node in grid.get_node_ids() if node not in profiles]
-        for profile in _ask(grid, new, config):
+        left = max(deadline - time.monotonic(), POLL_SECONDS)
+        for profile in _ask(grid, new, left):
             profiles[profile.node_id] = profile
+        ordered = _ordered(list(profiles.values()))
         expected = max((p.num_partitions for p in profiles.values()), default=config.num_clients)
         if len(profiles) >= expected:
             break
@@ -59,11 +61,10 @@ def gather(grid: Grid, config: Config) -> Federation:
             remedy = f"{len(profiles)} of {expected} nodes came in that many seconds; start more"
             raise FedhetError("node-timeout", config.node_timeout, remedy)
         time.sleep(POLL_SECONDS)
-    ordered = _ordered(list(profiles.values()))
     return Federation(profiles=ordered, caps=capacities(config.with_nodes(len(ordered)), ordered))
 
 
-def _ask(grid: Grid, nodes: Iterable[int], config: Config) -> list[Profile]:
+def _ask(grid: Grid, nodes: Iterable[int], timeout: float) -> list[Profile]:
     content = RecordDict({wire.CONFIG: ConfigRecord()})
     messages = [
         Message(content, dst_node_id=node, message_type=wire.QUERY_PROFILE) for node in nodes
@@ -71,7 +72,7 @@ def _ask(grid: Grid, nodes: Iterable[int], config: Config) -> list[Profile]:
     if not messages:
         return []
     profiles = []
-    for reply in grid.send_and_receive(messages, timeout=config.round_timeout):
+    for reply in grid.send_and_receive(messages, timeout=timeout):
         try:
             profile = wire.read_profile(reply)
         except Rejection as rejection:

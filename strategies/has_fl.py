@@ -4,8 +4,8 @@ After aggregation, in rounds t > warmup that are multiples of ``adapt-every``: e
 sampled client's divergence (Eq. 5), smooth it, rescale all estimates to unit mean every
 ``normalise-every`` rounds, and set p_i = min(p_i^max, p_min + gamma * H_i / mean H) (Eq. 6); with
 the coverage guarantee the clients of the largest cap stay at it. Until the first adaptation every
-client trains at its cap. With gamma = 0 it is Uniform of width p_min; with all caps at most p_min
-it is HeteroFL.
+client trains at its cap. With gamma = 0 and no guarantee it is Uniform of width p_min from then on;
+with all caps at most p_min it is HeteroFL.
 
 Deviations:
     1. Estimates move at adaptation rounds only: the paper's text puts them inside that block.

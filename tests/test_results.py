@@ -5,6 +5,7 @@ import pytest
 from running import TINY, run, tiny
 
 from fedhet_app import engine
+from fedhet_app.config import parse
 from fedhet_app.errors import FedhetError
 from fedhet_app.results import RunReader, load_tensors, read_rows, write_json
 from fedhet_app.server_app import run_directory
@@ -137,3 +138,14 @@ def test_a_last_line_without_end_is_left_out(tmp_path):
     file.write_text('{"round": 1}\n{"round": 2}\n{"round": 3')
     assert read_rows(file) == [{"round": 1}, {"round": 2}]
     assert read_rows(tmp_path / "none.jsonl") == []
+
+
+@pytest.mark.parametrize("key", ["results-dir", "data-dir", "random-budget.match"])
+def test_a_relative_path_is_refused_where_flower_runs_the_app(key, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = {"strategy": "random-budget"} if "match" in key else {"dataset": "fashion-mnist"}
+    config = parse({**tiny(tmp_path / "run", **options).flat(), key: "somewhere"})
+    with pytest.raises(FedhetError, match="must be an absolute path") as caught:
+        engine.run(config, engine="inline")
+    assert caught.value.key == key
+    assert list(tmp_path.iterdir()) == []

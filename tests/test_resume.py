@@ -1,3 +1,5 @@
+import json
+
 import pytest
 from running import model_bytes, outcome, run, timeless
 
@@ -147,6 +149,22 @@ def test_checkpoints_are_written_while_the_run_goes_on(tmp_path):
         run(tmp_path / "run", checkpoint_every=2, **OPTIONS)
     finally:
         round_observer.reset(token)
-    assert list(seen) == [3, 4, 5, 6]
+    assert list(seen) == [1, 2, 3, 4, 5, 6]
+    assert '"round": 0' in seen[2]
     assert '"round": 2' in seen[3]
     assert '"round": 4' in seen[5]
+
+
+@pytest.mark.parametrize("name", ["dataset", "partition"])
+def test_other_data_is_not_resumed(name, tmp_path):
+    options = {"num_server_rounds": 3}
+    stopped = interrupted(tmp_path / "run", 2, **options)
+    file = tmp_path / "run" / "config.json"
+    content = json.loads(file.read_text())
+    content["data"][name] = "0" * 64
+    file.write_text(json.dumps(content))
+    rows = stopped.rounds
+    with pytest.raises(FedhetError, match=f"started with another {name}") as caught:
+        run(tmp_path / "run", resume=True, **options)
+    assert caught.value.key == name
+    assert RunReader(tmp_path / "run").rounds == rows

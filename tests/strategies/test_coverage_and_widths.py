@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from running import run, tiny
 
+from fedhet_app.config import parse
 from fedhet_app.errors import FedhetError
 from fedhet_app.models import initial_module
 from fedhet_app.task import Task
@@ -180,3 +181,15 @@ def test_fjord_draws_tiers_up_to_the_capacity(tmp_path):
         widths.setdefault(row["capacity"], set()).add(row["width"])
     tiers = (0.25, 0.5, 0.75, 1.0)
     assert {cap: {t for t in tiers if t <= cap} for cap in widths} == widths
+
+
+def test_fjord_reaches_the_largest_tier_below_each_capacity(tmp_path):
+    nodes = [
+        {"partition-id": i, "num-partitions": 3, "capacity": capacity}
+        for i, capacity in enumerate((0.9, 0.6, 0.1))
+    ]
+    options = {"strategy": "fjord", "num_clients": 3, "num_server_rounds": 2, "norm": "none"}
+    reader = run(tmp_path / "run", nodes=nodes, **options)
+    widest = 0.75
+    share = Task(parse(reader.config)).slicer.realised(widest)
+    assert [row["uncovered"] for row in reader.rounds] == pytest.approx([1 - share] * 2)

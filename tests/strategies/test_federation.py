@@ -1,9 +1,11 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from running import outcome, run, tiny
 
+from fedhet_app import client_app
 from fedhet_app.errors import FedhetError
 from fedhet_app.wire import Profile
 from strategies import federation
@@ -22,22 +24,30 @@ BAD_NODES = {
     "one partition twice": (nodes_of(0, 1, 1), "partition-id", "two nodes have this partition"),
     "a partition too many": (
         nodes_of(0, 1, 3),
-        "node",
+        "partition-id",
         "partition-id = 3: must be from 0 to 2, the number of partitions less 1",
     ),
-    "a negative partition": (nodes_of(0, -1), "node", "partition-id = -1: must be from 0"),
-    "no partition": ([{"num-partitions": 1}], "node", "partition-id = None: set it in the node"),
-    "a partition in quotes": (nodes_of("0"), "node", "partition-id = '0': set it in the node"),
+    "a negative partition": (nodes_of(0, -1), "partition-id", "partition-id = -1: must be from 0"),
+    "no partition": (
+        [{"num-partitions": 1}],
+        "partition-id",
+        "partition-id = 'missing': set it in the node config",
+    ),
+    "a partition in quotes": (
+        nodes_of("0"),
+        "partition-id",
+        "partition-id = '0': set it in the node",
+    ),
     "different totals": (
         [*nodes_of(0, total=2), *nodes_of(1, 2, total=3)],
         "num-partitions",
         r"\[2, 3\]: the nodes were told different numbers",
     ),
-    "a negative total": (nodes_of(0, total=-1), "node", "num-partitions = -1: set it to"),
+    "a negative total": (nodes_of(0, total=-1), "num-partitions", "= -1: set it to"),
 } | {
     f"capacity {capacity!r}": (
         [*nodes_of(0, total=2), *nodes_of(1, total=2, capacity=capacity)],
-        "node",
+        "capacity",
         "capacity = .*: the node config's capacity is a width, a number above 0 and at most 1",
     )
     for capacity in (0, 0.0, -0.5, 1.01, 2, "0.5", True, float("nan"))
@@ -146,3 +156,12 @@ def test_cohorts_are_distinct_clients_of_the_configured_size(tmp_path):
     assert len(set(map(tuple, cohorts))) > 1
     counts = np.bincount(np.concatenate(cohorts), minlength=6)
     assert counts.min() > 0
+
+
+def test_a_node_that_claims_other_than_its_share_is_refused(tmp_path, monkeypatch):
+    honest = client_app._profile
+    monkeypatch.setattr(client_app, "_profile", lambda c: replace(honest(c), examples=10**9))
+    with pytest.raises(FedhetError, match="the node holds other data") as caught:
+        run(tmp_path / "run")
+    assert caught.value.key == "examples"
+    assert not (tmp_path / "run").exists()
