@@ -15,8 +15,9 @@ WIDTH_TOLERANCE = {"fjord": 0.0, "has-fl": 0.01}
 LOSS_TOLERANCE = 0.01
 SETTINGS = (
     "dataset=digits num-clients=8 num-server-rounds=6 local-epochs=1 checkpoint-every=0 "
-    "evaluate-every=0 has-fl.warmup=1 has-fl.adapt-every=2"
+    "evaluate-every=0"
 )
+ADAPTING = {"has-fl": "has-fl.warmup=1 has-fl.adapt-every=2"}
 
 
 def check(device: str, report: Check) -> None:
@@ -48,7 +49,7 @@ def _run(strategy: str, device: str) -> tuple[list[Row], list[Row]]:
 
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "fedhet_app.cli", "run", "--engine", "inline"]
-        settings = f"{SETTINGS} strategy={strategy} device={device}"
+        settings = f"{SETTINGS} {ADAPTING.get(strategy, '')} strategy={strategy} device={device}"
         subprocess.run(
             [*command, "--results", folder, "--set", settings],
             check=True,

@@ -10,7 +10,13 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Literal, get_args
 
-from fedhet_app.config_checks import check_capacities, check_cohort, check_decay, check_forms
+from fedhet_app.config_checks import (
+    check_alpha,
+    check_capacities,
+    check_cohort,
+    check_effects,
+    check_forms,
+)
 from fedhet_app.errors import FedhetError
 from fedhet_app.method_options import (
     FedProxOptions,
@@ -49,7 +55,7 @@ class Config:
     image_column: str = ""
     label_column: str = ""
     test_split: str = "test"
-    max_train_examples: CountOrZero = 0
+    max_train_examples: CountOrZero = 0  # 0: all of them
     partition: Literal["iid", "dirichlet"] = "dirichlet"
     alpha: Positive = 0.3
     balance_mask: bool = False
@@ -68,16 +74,16 @@ class Config:
 
     batch_size: Count = 32
     local_epochs: Count = 2
-    local_steps: CountOrZero = 0
+    local_steps: CountOrZero = 0  # 0: as many as local_epochs takes
     lr: Positive = 0.1
     lr_schedule: Literal["constant", "exponential", "cosine"] = "exponential"
     lr_decay: Share = 0.995
     momentum: Decay = 0.9
     weight_decay: NonNegative = 1e-4
-    clip_norm: NonNegative = 10.0
+    clip_norm: NonNegative = 10.0  # 0: gradients are not clipped
 
-    evaluate_every: CountOrZero = 1
-    checkpoint_every: CountOrZero = 10
+    evaluate_every: CountOrZero = 1  # 0: after the last round alone, which always is
+    checkpoint_every: CountOrZero = 10  # 0: as the run starts and ends alone
     results_dir: str = ""
     resume: bool = False
 
@@ -86,7 +92,7 @@ class Config:
     client_cpus: Count = 1
     client_gpus: NonNegative = 0.0
     round_timeout: Positive = 3600.0
-    node_timeout: Positive = 60.0
+    node_timeout: Positive = 120.0
     min_replies: Count = 1
     max_empty_rounds: Count = 3
 
@@ -96,9 +102,8 @@ class Config:
     has_fl: HasFlOptions = field(default_factory=HasFlOptions)
 
     def __post_init__(self) -> None:
-        """Check what no type hint can say, and the combinations."""
+        """Check what no type hint can say."""
         check_forms(self.dataset, self.model)
-        check_decay(self.lr_schedule, self.lr_decay, default=Config.lr_decay)
         check_cohort(self.cohort_size, self.fraction_train, self.num_clients, self.min_replies)
         check_capacities(self.capacity_tiers, self.capacity_probs)
 
@@ -158,7 +163,10 @@ def parse(run_config: Mapping[str, Scalar]) -> Config:
         if key not in DEFAULTS:
             close = get_close_matches(key, DEFAULTS, cutoff=0.5) or list(DEFAULTS)
             raise FedhetError(key, value, f"unknown key; did you mean {', '.join(close)}?")
-    return build(Config, run_config)
+    check_alpha(run_config.get("alpha", Config.alpha))
+    config = build(Config, run_config)
+    check_effects(config.flat(), DEFAULTS)
+    return config
 
 
 DEFAULTS: Mapping[str, Scalar] = Config().flat()

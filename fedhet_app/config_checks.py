@@ -1,13 +1,16 @@
 """Checks of run-config values that depend on each other, or on more than a type can say."""
 
+import math
 import re
+from collections.abc import Mapping
 from itertools import pairwise
 
 from fedhet_app.errors import FedhetError
-from fedhet_app.options import parse_list
+from fedhet_app.options import Scalar, parse_list
 
 _MODEL_FORM = re.compile(r"cnn|[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _SUM_TOLERANCE = 1e-6
+_LOCATING = ("data-dir", "image-column", "label-column", "test-split")
 
 
 def check_forms(dataset: str, model: str) -> None:
@@ -21,11 +24,33 @@ def check_forms(dataset: str, model: str) -> None:
         raise FedhetError("model", model, "must be 'cnn' or package.module:function")
 
 
-def check_decay(lr_schedule: str, lr_decay: float, *, default: float) -> None:
-    """Raise ``FedhetError`` for a decay that was set although the schedule does not use it."""
-    if lr_schedule != "exponential" and lr_decay != default:
-        remedy = f"has no effect with lr-schedule = {lr_schedule}; leave one of them out"
-        raise FedhetError("lr-decay", lr_decay, remedy)
+def check_effects(values: Mapping[str, Scalar], defaults: Mapping[str, Scalar]) -> None:
+    """Raise ``FedhetError`` for an option that was set although another leaves it without effect.
+
+    Args:
+        values: Every option of a run by its key.
+        defaults: What each is when nobody sets it.
+    """
+    idle = {
+        "lr-schedule": ("lr-decay",) if values["lr-schedule"] != "exponential" else (),
+        "local-steps": ("local-epochs",) if values["local-steps"] else (),
+        "partition": ("alpha", "balance-mask") if values["partition"] == "iid" else (),
+        "dataset": _LOCATING if values["dataset"] == "digits" else (),
+        "strategy": [
+            key for key in values if "." in key and key.split(".")[0] != values["strategy"]
+        ],
+    }
+    for cause, keys in idle.items():
+        for key in keys:
+            if values[key] != defaults[key]:
+                remedy = f"has no effect with {cause} = {values[cause]}; leave one of them out"
+                raise FedhetError(key, values[key], remedy)
+
+
+def check_alpha(alpha: Scalar) -> None:
+    """Raise ``FedhetError`` for an infinite alpha, which has a name of its own."""
+    if alpha == math.inf:
+        raise FedhetError("alpha", alpha, "must be a finite number; use partition = 'iid'")
 
 
 def check_cohort(

@@ -81,6 +81,7 @@ def dry_run(console: Console, config: Config) -> None:
     for key, value in config.flat().items():
         console.print(f"{key} = {json.dumps(value)}", markup=False, highlight=False, soft_wrap=True)
     task = task_for(config)
+    task.check()
     costs = cost_table(task.builder, task.spec, config.tiers)
     full = cost_table(task.builder, task.spec, [1.0])[0]
     table = Table(title="Cost of each tier; bytes are of one slice, one way")

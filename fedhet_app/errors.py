@@ -19,3 +19,9 @@ class FedhetError(Exception):
     def __reduce__(self) -> tuple[type["FedhetError"], tuple[str, object, str]]:
         """Rebuild from the three parts, so that the error survives a trip between processes."""
         return type(self), (self.key, self.value, self.remedy)
+
+
+def one_line(error: BaseException) -> str:
+    """Return class and text of another library's or a user's error on one short line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:200]}"

@@ -39,10 +39,14 @@ class Evaluation:
             histograms: Labels per client, shape ``(N, K)``.
 
         Returns:
-            Per-class accuracy weighted by each client's label distribution, shape ``(N,)``.
+            Per-class accuracy weighted by each client's distribution of the labels measured here,
+            shape ``(N,)``; the accuracy of all examples for a client that holds none of those.
         """
         per_class = self.correct / np.maximum(self.count, 1)
-        return np.asarray(histograms @ per_class / histograms.sum(axis=1))
+        measured = histograms * (self.count > 0)
+        totals = measured.sum(axis=1)
+        on_own = measured @ per_class / np.maximum(totals, 1)
+        return np.where(totals > 0, on_own, self.accuracy)
 
 
 @torch.inference_mode()

@@ -16,7 +16,7 @@ from fedhet_app.config import Config, parse
 from fedhet_app.data import Dataset, Split, load_dataset
 from fedhet_app.data.partition import Partition, cached_partition, label_histograms
 from fedhet_app.errors import FedhetError
-from fedhet_app.models import ModelSpec, builder_for, initial_module
+from fedhet_app.models import ModelSpec, builder_for, check_logits, initial_module
 from fedhet_app.options import Scalar
 from fedhet_app.submodel.flat import FlatModule
 from fedhet_app.submodel.layout import Layout, flatten
@@ -116,7 +116,10 @@ class Task:
         Raises:
             FedhetError: What is wrong.
         """
-        _ = self.slicer, self.partition
+        _ = self.partition
+        for width in (1.0, self.config.tiers[0]):
+            check_logits(self.builder, width, self.spec)
+            self.slicer.index(width)
 
     def initial_vector(self) -> NDArray[np.float32]:
         """Return the initial global model, the same for every method with this seed."""

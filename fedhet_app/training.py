@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.sgd import sgd
 
 from fedhet_app.config import Config
@@ -114,9 +115,13 @@ def local_sgd(
     total, seen = torch.zeros((), dtype=torch.float64, device=device), 0
     if not model.module.training:
         model.module.train()
+    norms = [layer for layer in model.module.modules() if isinstance(layer, _BatchNorm)]
     for chosen in batches(rows, config.batch_size, steps, rng):
         inputs, labels = images.batch(torch.from_numpy(chosen).to(device))
         model.grad.zero_()
+        # One example may have no variance to normalise with: it takes the running statistics.
+        for norm in norms:
+            norm.train(len(chosen) > 1)
         with autocast:
             loss = cross_entropy(model.module(inputs), labels)
         loss.backward()  # type: ignore[no-untyped-call]

@@ -24,9 +24,14 @@ TIMES = ("seconds", "seconds-training", "seconds-aggregation", "seconds-evaluati
 
 
 def tiny(directory, **options):
-    """The checked config of a small run; keywords are keys with underscores for hyphens."""
+    """The checked config of a small run; keywords are keys with underscores for hyphens.
+
+    Options of other methods than the strategy are left out: one set serves several methods.
+    """
     keys = {key.replace("__", ".").replace("_", "-"): value for key, value in options.items()}
-    return parse({**TINY, **keys, "results-dir": str(directory)})
+    values = {**TINY, **keys, "results-dir": str(directory)}
+    own = {key for key in values if key.partition(".")[0] == values["strategy"]}
+    return parse({key: value for key, value in values.items() if "." not in key or key in own})
 
 
 def run(directory, nodes=None, **options):

@@ -111,14 +111,14 @@ def test_status_and_streams_of_the_installed_command(tmp_path):
 
 def test_a_run_ends_with_its_table_and_directory(tmp_path):
     preset = tmp_path / "preset.toml"
-    preset.write_text('strategy = "heterofl"\nnum-server-rounds = 9\n[has-fl]\ngamma = 0.1\n')
+    preset.write_text('strategy = "has-fl"\nnum-server-rounds = 9\n[has-fl]\ngamma = 0.1\n')
     pairs = SMALL.replace("strategy=fedavg", "evaluate-every=1")
     done = command("run", preset, "--engine", "inline", "--set", pairs, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     directory = Path(done.stdout.splitlines()[-1])
     assert directory.parent == tmp_path / "results"
     reader = RunReader(directory)
-    assert reader.config["strategy"] == "heterofl"
+    assert reader.config["strategy"] == "has-fl"
     assert reader.config["has-fl.gamma"] == 0.1
     assert reader.config["num-server-rounds"] == TINY["num-server-rounds"]
     assert f"{reader.summary['final-accuracy']:.4f}" in done.stdout
@@ -164,6 +164,19 @@ def test_a_dry_run_refuses_what_a_run_would(fedhet, tmp_path, monkeypatch):
     status, _, err = fedhet("run", "--dry-run", "--set", "alpha=0")
     assert status == 2
     assert "alpha = 0: must be above 0" in err
+
+
+def test_a_dry_run_tells_of_a_network_that_does_not_fit_the_data(fedhet, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "misfit.py").write_text(
+        "from torch import nn\n\n\n"
+        "def build(width, spec):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(5, spec.num_classes))\n"
+    )
+    status, out, err = fedhet("run", "--dry-run", "--set", "model=misfit:build")
+    assert status == 2
+    assert err.startswith("error: model = 'build': its forward fails for examples of shape")
+    assert "Traceback" not in out + err
 
 
 def shown(out):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from fedhet_app.config import DEFAULTS, STRATEGY_NAMES, parse
 from fedhet_app.config_files import load_toml, parse_pairs
 from fedhet_app.errors import FedhetError
+from fedhet_app.method_options import CadenceOptions
 
 PYPROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
 
@@ -37,8 +38,7 @@ def test_nothing_set_is_the_defaults():
 
 
 def test_keys_reach_their_fields():
-    config = parse({"has-fl.p-min": 0.3, "fedprox.mu": 0, "lr": 1, "num-clients": 7})
-    assert config.has_fl.p_min == 0.3
+    config = parse({"strategy": "fedprox", "fedprox.mu": 0, "lr": 1, "num-clients": 7})
     assert config.fedprox.mu == 0.0
     assert isinstance(config.fedprox.mu, float)
     assert isinstance(config.lr, float)
@@ -68,6 +68,9 @@ BAD = [
     ({"lr": True}, "lr", "must be a number"),
     ({"lr": math.nan}, "lr", "must be a finite number"),
     ({"lr": math.inf}, "lr", "must be a finite number"),
+    ({"alpha": math.nan}, "alpha", "must be a finite number"),
+    ({"alpha": math.inf}, "alpha", "must be a finite number; use partition = 'iid'"),
+    ({"alpha": -math.inf}, "alpha", "must be a finite number"),
     ({"lr": 10**400}, "lr", "must be a finite number"),
     ({"batch-size": 32.0}, "batch-size", "must be a whole number"),
     ({"batch-size": True}, "batch-size", "must be a whole number"),
@@ -135,9 +138,22 @@ BAD = [
     ({"min-replies": 11}, "min-replies", "a round has 10 clients"),
     ({"lr-schedule": "cosine", "lr-decay": 0.9}, "lr-decay", "no effect with .* cosine"),
     ({"lr-schedule": "constant", "lr-decay": 0.9}, "lr-decay", "no effect with .* constant"),
+    ({"local-steps": 5, "local-epochs": 3}, "local-epochs", "no effect with local-steps = 5"),
+    ({"partition": "iid", "alpha": 0.5}, "alpha", "no effect with partition = iid; leave one"),
+    ({"partition": "iid", "balance-mask": True}, "balance-mask", "no effect with partition = iid"),
+    *(
+        ({key: "x"}, key, "no effect with dataset = digits; leave one of them out")
+        for key in ("data-dir", "image-column", "label-column", "test-split")
+    ),
+    ({"strategy": "fedavg", "has-fl.gamma": 0.9}, "has-fl.gamma", "no effect with strategy = fed"),
+    ({"uniform.width": 0.4}, "uniform.width", "no effect with strategy = has-fl"),
     ({"has-fl.normalise-every": 12}, "has-fl.normalise-every", "multiple of .*adapt-every = 5"),
     (
-        {"random-budget.match": "/runs/a", "random-budget.budget": 0.4},
+        {
+            "strategy": "random-budget",
+            "random-budget.match": "/runs/a",
+            "random-budget.budget": 0.4,
+        },
         "random-budget.match",
         "random-budget.budget is set as well",
     ),
@@ -163,7 +179,11 @@ def test_a_bad_value_is_refused_by_name(run_config, key, remedy):
         {"min-replies": 10},
         {"lr-schedule": "cosine", "lr-decay": 0.995},
         {"capacity-tiers": " 0.5, 1", "capacity-probs": "0.3333333, 0.6666667"},
-        {"random-budget.match": "/runs/a"},
+        {"strategy": "random-budget", "random-budget.match": "/runs/a"},
+        {"local-steps": 5, "local-epochs": 2},
+        {"partition": "iid", "alpha": 0.3, "balance-mask": False},
+        {"strategy": "fedavg", "has-fl.gamma": 0.25, "fedprox.mu": 1.0},
+        {"dataset": "cifar10", "data-dir": "/data", "image-column": "img", "test-split": "valid"},
         {"seed": 0},
         {"seed": 2**31 - 1},
         *({"strategy": name} for name in STRATEGY_NAMES),
@@ -213,12 +233,12 @@ def test_the_first_adaptation_follows_the_warm_up():
     for warmup in range(12):
         for every in range(1, 7):
             rounds = (t for t in range(1, 100) if t > warmup and t % every == 0)
-            config = parse({"random-budget.warmup": warmup, "random-budget.adapt-every": every})
-            assert config.random_budget.first_adaptation == next(rounds)
+            cadence = CadenceOptions(warmup=warmup, adapt_every=every)
+            assert cadence.first_adaptation == next(rounds)
 
 
 def test_another_number_of_nodes_is_checked_again():
-    config = parse({"min-replies": 3, "fedprox.mu": 0.25})
+    config = parse({"strategy": "fedprox", "min-replies": 3, "fedprox.mu": 0.25})
     fewer = config.with_nodes(6)
     assert (fewer.num_clients, fewer.cohort_size, fewer.fedprox.mu) == (6, 3, 0.25)
     assert config.num_clients == 20
@@ -233,8 +253,6 @@ def floats(low, high):
 
 
 VALID = {
-    "strategy": st.sampled_from(STRATEGY_NAMES),
-    "dataset": st.text(min_size=1).filter(str.strip),
     "data-dir": st.text(),
     "precision": st.sampled_from(["fp32", "bf16"]),
     "balance-mask": st.booleans(),
@@ -245,14 +263,29 @@ VALID = {
     "lr": st.one_of(floats(0, 10), st.integers(1, 10)),
     "momentum": st.floats(0, 1, exclude_max=True),
     "lr-decay": st.floats(0, 1, exclude_min=True),
-    "random-budget.coverage": st.booleans(),
-    "random-budget.budget": floats(0, 1),
-    "has-fl.gamma": st.floats(0, 10),
-    "has-fl.adapt-every": st.sampled_from([1, 2, 4, 5, 10, 20]),
 }
+VALID_FOR = {
+    "fedprox": {"fedprox.mu": st.floats(0, 10)},
+    "random-budget": {
+        "random-budget.coverage": st.booleans(),
+        "random-budget.budget": floats(0, 1),
+    },
+    "has-fl": {
+        "has-fl.gamma": st.floats(0, 10),
+        "has-fl.adapt-every": st.sampled_from([1, 2, 4, 5, 10, 20]),
+    },
+}
+NO_DIGITS = st.text(min_size=1).filter(lambda name: name.strip() and name != "digits")
 
 
-@given(st.fixed_dictionaries({}, optional=VALID))
+@st.composite
+def run_configs(draw):
+    strategy = draw(st.sampled_from(STRATEGY_NAMES))
+    named = {"strategy": st.just(strategy), "dataset": NO_DIGITS}
+    return draw(st.fixed_dictionaries(named, optional=VALID | VALID_FOR.get(strategy, {})))
+
+
+@given(run_configs())
 def test_flat_and_parse_are_inverse(run_config):
     config = parse(run_config)
     again = parse(config.flat())

@@ -116,7 +116,8 @@ def preset_of(path, **options):
     ["has-fl", pytest.param("fedprox", marks=pytest.mark.slow)],
 )
 def test_flwr_run_ends_with_the_bits_of_the_process(strategy, flower, tmp_path):
-    options = {"strategy": strategy, "has_fl__warmup": 0, "has_fl__adapt_every": 1}
+    adapting = {"has_fl__warmup": 0, "has_fl__adapt_every": 1} if strategy == "has-fl" else {}
+    options = {"strategy": strategy, **adapting}
     directory = tmp_path / "run"
     preset = preset_of(tmp_path / "preset.toml", results_dir=str(directory), **options)
     assert status_of(flower, preset) == "finished:completed"

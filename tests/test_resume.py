@@ -81,7 +81,7 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path):
         ({"lr": 0.01}, "lr"),
         ({"seed": 7}, "seed"),
         ({"strategy": "heterofl"}, "strategy"),
-        ({"has_fl__gamma": 0.5}, "has-fl.gamma"),
+        ({"momentum": 0.5}, "momentum"),
         ({"num_server_rounds": 4}, "num-server-rounds"),
         ({"max_train_examples": 200}, "max-train-examples"),
     ],

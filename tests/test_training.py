@@ -1,3 +1,4 @@
+import copy
 import math
 
 import numpy as np
@@ -6,9 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from running import model_bytes, run
+from running import model_bytes, run, tiny
+from torch import nn
+from torch.nn.functional import cross_entropy
 
-from fedhet_app.training import batches, clip_gradient
+from fedhet_app.submodel.flat import FlatModule
+from fedhet_app.training import Images, batches, clip_gradient, local_sgd
 
 
 @given(
@@ -90,6 +94,38 @@ def test_a_last_batch_of_one_example_under_batch_norm_is_trained(width, tmp_path
     )
     assert steps_of(reader) == {(3, 33)}
     assert reader.summary["rejected"] == 0
+
+
+def test_one_example_takes_the_running_statistics_of_the_users_batch_norms_too(tmp_path):
+    network = nn.Sequential(nn.Flatten(), nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+    model = FlatModule(network)
+    twin = copy.deepcopy(network)
+    images = Images(
+        pixels=torch.tensor([[4], [1], [3], [2], [9]], dtype=torch.uint8)[:, None, None, :].expand(
+            -1, 1, 2, -1
+        ),
+        labels=torch.tensor([0, 1, 0, 1, 1]),
+        scale=torch.ones(1),
+        shift=torch.zeros(1),
+    )
+    config = tiny(
+        tmp_path, batch_size=2, local_steps=0, local_epochs=2, clip_norm=0.0, momentum=0.0
+    )
+    options = {"config": config, "lr": 0.1}
+    result = local_sgd(model, images, np.arange(5), rng=np.random.default_rng(3), **options)
+    assert result.steps == 6
+    assert network[2].num_batches_tracked == 4
+
+    optimizer = torch.optim.SGD(twin.parameters(), lr=0.1, weight_decay=config.weight_decay)
+    for chosen in batches(np.arange(5), 2, 6, np.random.default_rng(3)):
+        twin[2].training = len(chosen) == 2
+        optimizer.zero_grad()
+        inputs, labels = images.batch(torch.from_numpy(chosen))
+        cross_entropy(twin(inputs), labels).backward()
+        optimizer.step()
+    expected = {name: tensor for name, tensor in twin.state_dict().items() if "num_" not in name}
+    for name, tensor in expected.items():
+        torch.testing.assert_close(network.state_dict()[name], tensor, rtol=1e-5, atol=1e-6)
 
 
 def test_a_diverging_client_is_dropped_named_and_told_why(tmp_path, caplog):

@@ -6,9 +6,8 @@ from contextlib import contextmanager
 import datasets
 import huggingface_hub
 
-from fedhet_app.data.raw import brief
 from fedhet_app.data.sources import Source
-from fedhet_app.errors import FedhetError
+from fedhet_app.errors import FedhetError, one_line
 
 _PROBE_SECONDS = 10
 
@@ -34,8 +33,8 @@ def read_hub(source: Source) -> list[datasets.Dataset]:
         raise FedhetError(
             "dataset",
             source.name,
-            f"not on this machine, and the hub did not give it ({brief(offline or problem)}); set"
-            " data-dir to its folder, or FEDHET_DATA to a folder of one folder per data set",
+            f"not on this machine, and the hub did not give it ({one_line(offline or problem)});"
+            " set data-dir to its folder, or FEDHET_DATA to a folder of one folder per data set",
         ) from problem
     for split in ("train", source.test_split):
         if split not in found:

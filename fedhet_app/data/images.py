@@ -10,8 +10,7 @@ import PIL.Image
 import PIL.ImageOps
 from numpy.typing import NDArray
 
-from fedhet_app.data.raw import brief
-from fedhet_app.errors import FedhetError
+from fedhet_app.errors import FedhetError, one_line
 
 Cells = Iterable[dict[str, dict[str, Any]]]
 
@@ -98,5 +97,5 @@ def _open(cell: dict[str, Any], index: int, where: str, column: str) -> PIL.Imag
 
 
 def _undecodable(index: int, where: str, column: str, problem: Exception) -> FedhetError:
-    remedy = f"image {index} of {where} does not decode ({brief(problem)}); replace or remove it"
+    remedy = f"image {index} of {where} does not decode ({one_line(problem)}); replace or remove it"
     return FedhetError("image-column", column, remedy)

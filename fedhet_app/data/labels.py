@@ -34,8 +34,8 @@ def classes_of(train: RawSplit, test: RawSplit, source: Source) -> Classes:
     numbered in the sorted order of the training set's.
 
     Raises:
-        FedhetError: A split is empty, a label is outside the declared classes, or the test set
-            has other classes than the training set.
+        FedhetError: A split is empty, a label is outside the declared classes, or the classes
+            of the test set are not those of the training set.
     """
     for name, split in (("train", train), (source.test_split, test)):
         if not len(split.labels):
@@ -53,6 +53,12 @@ def classes_of(train: RawSplit, test: RawSplit, source: Source) -> Classes:
     if strange:
         remedy = f"its labels {', '.join(map(repr, strange[:5]))} do not occur in the training set"
         raise FedhetError("test-split", source.test_split, f"{remedy}; name a split with the same")
+    missing = values[~np.isin(values, test.labels)].tolist()
+    if missing:
+        names = train.class_names
+        shown = ", ".join(repr(label if names is None else names[label]) for label in missing[:5])
+        remedy = f"lacks {shown}, which the training set has; name a split with the same"
+        raise FedhetError("test-split", source.test_split, remedy)
     numbers = (train.labels, test.labels)
     names = train.class_names
     if names is None and not np.array_equal(values, np.arange(len(values))):

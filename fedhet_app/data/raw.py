@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhet_app.data.sources import Source
-from fedhet_app.errors import FedhetError
+from fedhet_app.errors import FedhetError, one_line
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,12 +35,6 @@ def in_memory(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> RawSplit:
     """Return the raw split of grey images (N, H, W) that are already decoded."""
     count, height, width = images.shape
     return RawSplit(shape=(count, height, width, 1), chunks=[images[..., None]], labels=labels)
-
-
-def brief(problem: BaseException) -> str:
-    """Return an error of another library on one short line."""
-    text = " ".join(str(problem).split())
-    return f"{type(problem).__name__}: {text[:200]}"
 
 
 def read_digits() -> tuple[RawSplit, RawSplit]:
@@ -88,7 +82,7 @@ def _read_file(path: Path, ndim: int) -> NDArray[np.uint8]:
         if path.suffix == ".gz":
             content = gzip.decompress(content)
     except (OSError, EOFError, zlib.error) as problem:
-        remedy = f"cannot be read ({brief(problem)}); fetch the file again"
+        remedy = f"cannot be read ({one_line(problem)}); fetch the file again"
         raise FedhetError("data-dir", str(path), remedy) from problem
     start = 4 + 4 * ndim
     if content[:4] != bytes((0, 0, 8, ndim)) or len(content) < start:

@@ -52,6 +52,7 @@ def describe(partition: Partition, histograms: NDArray[np.int64]) -> dict[str, o
     """
     return {
         "fingerprint": partition.fingerprint,
+        "indices": [partition.client(i).tolist() for i in range(partition.num_clients)],
         "sizes": partition.sizes.tolist(),
         "class-histograms": histograms.tolist(),
         "total-variation": total_variation(histograms).tolist(),

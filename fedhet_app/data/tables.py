@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from fedhet_app.data.hub import read_hub
 from fedhet_app.data.images import decode, scan
-from fedhet_app.data.raw import RawSplit, brief
+from fedhet_app.data.raw import RawSplit
 from fedhet_app.data.sources import Source
-from fedhet_app.errors import FedhetError
+from fedhet_app.errors import FedhetError, one_line
 
 _LABEL_NAMES = ("class", "target", "y")
 
@@ -56,7 +56,7 @@ def _read_parquet(files: tuple[Path, ...]) -> datasets.Dataset:
             joined = datasets.concatenate_datasets(parts)
         # Arrow has no common error class, and damaged bytes can raise any of its errors.
         except Exception as problem:
-            remedy = f"cannot be read ({brief(problem)}); fetch the file again"
+            remedy = f"cannot be read ({one_line(problem)}); fetch the file again"
             raise FedhetError("data-dir", str(path), remedy) from problem
     return joined
 
@@ -100,7 +100,7 @@ def _image_cells(table: datasets.Dataset, column: str) -> datasets.Dataset:
     try:
         return table.select_columns([column]).cast_column(column, datasets.Image(decode=False))
     except Exception as problem:
-        remedy = f"holds no encoded images ({brief(problem)}); name another column"
+        remedy = f"holds no encoded images ({one_line(problem)}); name another column"
         raise FedhetError("image-column", column, remedy) from problem
 
 

@@ -2,8 +2,9 @@
 
 import importlib
 
-from fedhet_app.errors import FedhetError
+from fedhet_app.errors import FedhetError, one_line
 from fedhet_app.models import cnn
+from fedhet_app.models.contract import build_on_meta, check_logits
 from fedhet_app.models.initial import INITS, initial_module
 from fedhet_app.models.layers import GROUP_SIZE, NORMS, channel_multiple, norm_layer, scaled
 from fedhet_app.models.spec import Builder, ModelSpec
@@ -15,8 +16,10 @@ __all__ = [
     "NORMS",
     "Builder",
     "ModelSpec",
+    "build_on_meta",
     "builder_for",
     "channel_multiple",
+    "check_logits",
     "initial_module",
     "norm_layer",
     "scaled",
@@ -40,10 +43,12 @@ def builder_for(name: str) -> Builder:
     if not all(part.isidentifier() for part in (*path.split("."), attribute)):
         known = ", ".join(MODELS)
         raise FedhetError("model", name, f"unknown; use {known} or package.module:function")
+    # The user's module may raise any error there is.
     try:
         builder = getattr(importlib.import_module(path), attribute, None)
-    except ImportError as error:
-        raise FedhetError("model", name, f"cannot import {path}: {error}") from error
+    except Exception as error:
+        remedy = f"cannot import {path}; mend it or name another module: {one_line(error)}"
+        raise FedhetError("model", name, remedy) from error
     if not callable(builder):
         raise FedhetError("model", name, f"{path} has no function {attribute}(width, spec)")
     found: Builder = builder

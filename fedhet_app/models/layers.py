@@ -7,8 +7,7 @@ groups, and an inner group is normalised alike in the sub-network and in the ful
 import math
 from collections.abc import Callable
 
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import nn
 
 from fedhet_app.errors import FedhetError
 
@@ -33,22 +32,6 @@ def scaled(channels: int, width: float, multiple: int = 1) -> int:
     return min(channels, math.ceil(kept / multiple) * multiple)
 
 
-class BatchNorm2d(nn.BatchNorm2d):
-    """Batch normalisation that survives a batch with a single value per channel.
-
-    A last batch of one example may reach a layer at 1x1 resolution. Such a batch has no variance,
-    so it is normalised with the running statistics, which it leaves as they are.
-    """
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Normalise a batch of shape (B, C, H, W)."""
-        if self.training and input.numel() == input.size(1):
-            return functional.batch_norm(
-                input, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
-            )
-        return super().forward(input)
-
-
 def _group_norm(channels: int) -> nn.Module:
     if channels % GROUP_SIZE:
         raise FedhetError("norm", "gn", f"needs channels in multiples of {GROUP_SIZE}: {channels}")
@@ -61,7 +44,7 @@ def _no_norm(channels: int) -> nn.Module:
 
 NORMS: dict[str, Callable[[int], nn.Module]] = {
     "gn": _group_norm,
-    "bn": BatchNorm2d,
+    "bn": nn.BatchNorm2d,
     "none": _no_norm,
 }
 

@@ -3,11 +3,9 @@
 from functools import lru_cache
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import nn
 
-from fedhet_app.errors import FedhetError
+from fedhet_app.models.contract import build_on_meta
 from fedhet_app.models.spec import Builder, ModelSpec
 from fedhet_app.submodel.index import index_between, slice_index
 from fedhet_app.submodel.layout import Layout, layout_of
@@ -17,6 +15,8 @@ __all__ = ["Slicer", "slice_index"]
 # An adaptive allocation asks for ever new widths; their layouts are small, their indices are not.
 _CACHED_LAYOUTS = 1024
 _CACHED_INDICES = 32
+# Narrow enough to leave one channel, or one group, of whatever a width cuts.
+_NARROWEST = 1e-6
 
 
 class Slicer:
@@ -35,7 +35,7 @@ class Slicer:
     def __init__(self, builder: Builder, spec: ModelSpec) -> None:
         self._builder = builder
         self._spec = spec
-        self._full = self._module(1.0)
+        self._full = build_on_meta(builder, 1.0, spec)
         self._full_layout = layout_of(self._full)
         self._layout_at = lru_cache(_CACHED_LAYOUTS)(self._derive_layout)
         self._index_of = lru_cache(_CACHED_INDICES)(self._derive_index)
@@ -74,30 +74,24 @@ class Slicer:
         return self.num_params(width) / self._full_layout.num_params
 
     def largest_ratio(self, width: float) -> float:
-        """Return the largest k/C over the dimensions a width cuts; 1 when it cuts none.
+        """Return the largest k/C over the dimensions that depend on the width; 1 if none does.
 
-        It exceeds the width where k was rounded up to whole groups.
+        It exceeds the width where k was rounded up to whole channels or groups, at worst to C.
+
+        Raises:
+            FedhetError: The network cannot be built at every width in (0, 1].
         """
-        pairs = zip(self._full_layout.entries, self.layout(width).entries, strict=True)
+        layouts = (self._full_layout, self.layout(width), self.layout(_NARROWEST))
         ratios = [
             kept / channels
-            for full, sub in pairs
-            for channels, kept in zip(full.shape, sub.shape, strict=True)
-            if kept != channels
+            for entries in zip(*(layout.entries for layout in layouts), strict=True)
+            for channels, kept, fewest in zip(*(entry.shape for entry in entries), strict=True)
+            if fewest != channels
         ]
         return max(ratios, default=1.0)
 
-    def _module(self, width: float) -> nn.Module:
-        try:
-            with torch.device("meta"):
-                return self._builder(width, self._spec)
-        except RuntimeError as error:
-            name = getattr(self._builder, "__qualname__", repr(self._builder))
-            remedy = f"cannot be built on the meta device; read no tensor's values: {error}"
-            raise FedhetError("model", name, remedy) from error
-
     def _derive_layout(self, width: float) -> Layout:
-        return layout_of(self._module(width))
+        return layout_of(build_on_meta(self._builder, width, self._spec))
 
     def _find_index(self, width: float) -> NDArray[np.int64] | None:
         layout = self.layout(width)

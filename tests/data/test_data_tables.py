@@ -136,10 +136,10 @@ def test_files_without_types_are_read_too(tmp_path, png, make_images):
     ],
 )
 def test_labels_are_numbered_in_their_sorted_order(save, make_images, values, expected, names):
-    test = values[:2]
+    test = values[:3]
     dataset = load(save(list(make_images(4, 2, 2)), values, test=test))
     assert dataset.train.labels.tolist() == expected
-    assert dataset.test.labels.tolist() == expected[:2]
+    assert dataset.test.labels.tolist() == expected[:3]
     assert dataset.num_classes == len(set(values))
     assert dataset.class_names == names
 
@@ -232,6 +232,9 @@ def test_a_parquet_file_with_damaged_pages_is_named(save, make_images):
 def test_a_test_set_of_other_classes(save, make_images, write_parquet, png):
     images = list(make_images(3, 2, 2))
     refused(save(images, [0, 1, 1], test=[0, 2]), r"test-split = 'test': its labels 2 do not occur")
+    refused(save(images, [0, 1, 2], test=[1, 1, 1]), r"test-split = 'test': lacks 0, 2, which the")
+    declared = save(images, [0, 1, 2], test=[0, 1], label=classes("a", "b", "c"))
+    refused(declared, r"test-split = 'test': lacks 'c', which the training set has; name a split")
     folder = save(images, [0, 1, 0], label=classes("a", "b"))
     columns = {"image": [png(images[0])], "label": [0]}
     for types in ({"label": classes("b", "a")}, {}):

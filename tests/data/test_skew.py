@@ -43,5 +43,6 @@ def test_the_description_is_json_and_complete():
     assert json.loads(json.dumps(description)) == description
     assert description["fingerprint"] == partition.fingerprint
     assert description["sizes"] == [1, 3]
+    assert description["indices"] == [[2], [0, 1, 3]]
     assert description["class-histograms"] == [[0, 1], [2, 1]]
     np.testing.assert_allclose(description["total-variation"], [0.5, 1 / 6])

@@ -8,7 +8,7 @@ from torch import nn
 from user_models import NETWORKS
 
 from fedhet_app.errors import FedhetError
-from fedhet_app.models import GROUP_SIZE, cnn, initial_module, scaled
+from fedhet_app.models import GROUP_SIZE, ModelSpec, cnn, initial_module, scaled
 from fedhet_app.submodel.layout import flatten, layout_of, unflatten
 from fedhet_app.submodel.slicing import Slicer, slice_index
 
@@ -146,6 +146,23 @@ def test_realised_share_and_largest_ratio_by_hand():
     assert slicer.realised(0.3) == 0.5
     assert slicer.largest_ratio(0.3) == 0.5
     assert slicer.largest_ratio(1.0) == 1.0
+
+
+def test_the_largest_ratio_counts_layers_that_rounding_leaves_whole():
+    slicer = Slicer(cnn.build, ModelSpec(input_shape=(1, 8, 8), num_classes=10))
+    # Of 16, 32, 64, 128 channels in groups of 4: 0.8 keeps 16, 28, 52, 104; 0.3 keeps 8, 12, ...
+    assert slicer.largest_ratio(0.8) == 1.0
+    assert slicer.largest_ratio(0.3) == 0.5
+    assert slicer.largest_ratio(0.25) == 0.25
+
+    def two_channels(width, spec):
+        return nn.Sequential(nn.Linear(3, scaled(8, width)), nn.Linear(scaled(8, width), 2))
+
+    def narrow_layer(width, spec):
+        return nn.Sequential(two_channels(width, spec), nn.Linear(2, scaled(2, width)))
+
+    assert Slicer(two_channels, user_models.image_spec()).largest_ratio(0.75) == 0.75
+    assert Slicer(narrow_layer, user_models.image_spec()).largest_ratio(0.75) == 1.0
 
 
 def test_networks_that_read_data_while_being_built_are_refused():
