@@ -16,7 +16,7 @@ from fedhet_app.config import Config, parse
 from fedhet_app.data import Dataset, Split, load_dataset
 from fedhet_app.data.partition import Partition, cached_partition, label_histograms
 from fedhet_app.errors import FedhetError
-from fedhet_app.models import ModelSpec, builder_for, check_logits, initial_module
+from fedhet_app.models import MODELS, ModelSpec, builder_for, check_logits, initial_module
 from fedhet_app.options import Scalar
 from fedhet_app.submodel.flat import FlatModule
 from fedhet_app.submodel.layout import Layout, flatten
@@ -118,7 +118,8 @@ class Task:
         """
         _ = self.partition
         for width in (1.0, self.config.tiers[0]):
-            check_logits(self.builder, width, self.spec)
+            if self.config.model not in MODELS:  # it loads much of torch that a run does without
+                check_logits(self.builder, width, self.spec)
             self.slicer.index(width)
 
     def initial_vector(self) -> NDArray[np.float32]:
