@@ -66,14 +66,14 @@ class Config:
     init: Literal["default", "kaiming"] = "default"
 
     num_clients: Count = 20
-    num_server_rounds: Count = 100
+    num_server_rounds: Count = 120
     fraction_train: Share = 0.5
     seed: Seed = 42
     capacity_tiers: str = "0.25,0.5,0.75,1.0"
     capacity_probs: str = "0.25,0.4,0.2,0.15"
 
     batch_size: Count = 32
-    local_epochs: Count = 2
+    local_epochs: Count = 3
     local_steps: CountOrZero = 0  # 0: as many as local_epochs takes
     lr: Positive = 0.1
     lr_schedule: Literal["constant", "exponential", "cosine"] = "exponential"

@@ -90,7 +90,7 @@ def test_builders_that_break_the_contract_are_refused(builder):
 def test_a_task_is_checked_before_anything_starts(builder, tmp_path, monkeypatch):
     monkeypatch.setattr(task_module, "builder_for", lambda name: builder)
     with pytest.raises(FedhetError, match=(BUILDERS | NETWORKS)[builder]) as caught:
-        Task(tiny(tmp_path)).check()
+        Task(tiny(tmp_path, model="user:network")).check()
     assert caught.value.key == "model"
     assert "\n" not in str(caught.value)
 
