@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -9,7 +10,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.logging import RichHandler
 
 from fedhet_app import display
 from fedhet_app.config import Config, parse
@@ -38,10 +38,14 @@ def main() -> None:
     try:
         app()
     except FedhetError as error:
-        Console(stderr=True, soft_wrap=True).print(f"error: {error}", markup=False, highlight=False)
+        _say(f"error: {error}")
         sys.exit(USER_ERROR)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+
+
+def _say(message: str) -> None:
+    Console(stderr=True, soft_wrap=True).print(message, markup=False, highlight=False)
 
 
 @app.command()
@@ -49,7 +53,7 @@ def run(
     preset: Annotated[Path | None, typer.Argument(help="A run preset (TOML).")] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", help="key=value pairs, as flwr run --run-config takes them."),
+        typer.Option("--set", help="key=value pairs in one string; text needs no quotes."),
     ] = None,
     engine: Annotated[str, typer.Option(help="ray or inline.")] = "ray",
     results: Annotated[Path | None, typer.Option(help="Run directory to write.")] = None,
@@ -69,8 +73,13 @@ def run(
     if not config.resume:
         check_free(directory)
     _log_to(console)
-    with display.progress(console, config):
-        run_engine(config, engine="ray" if engine == "ray" else "inline")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as clean an end as Ctrl-C
+    try:
+        with display.progress(console, config):
+            run_engine(config, engine="ray" if engine == "ray" else "inline")
+    except KeyboardInterrupt:
+        _say(f"interrupted; continue with: fedhet run --resume {directory}")
+        raise
     display.closing_table(console, RunReader(directory).summary)
     console.print(str(directory), soft_wrap=True, highlight=False)
 
@@ -110,7 +119,7 @@ def _log_to(console: Console) -> None:
     """Show the app's own log above the progress bar, and Flower's only where it warns."""
     os.environ.setdefault("FLWR_LOG_LEVEL", "WARNING")
     log = logging.getLogger("fedhet")
-    log.handlers = [RichHandler(console=console, show_time=False, show_path=False, markup=False)]
+    log.handlers = [display.LogHandler(console)]
     log.setLevel(logging.INFO)
     logging.getLogger("flwr").setLevel(logging.WARNING)
 

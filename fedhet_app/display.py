@@ -1,6 +1,7 @@
 """What ``fedhet run`` shows: the plan, a progress bar, the closing table."""
 
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,19 @@ from rich.table import Table
 
 from fedhet_app.config import Config
 from fedhet_app.results import Row, round_observer
+
+
+class LogHandler(logging.Handler):
+    """Prints log lines above the progress bar, unwrapped, so that a path can be copied."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one line."""
+        line = f"{record.levelname.lower()}: {record.getMessage()}"
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager

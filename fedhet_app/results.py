@@ -13,7 +13,7 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from fedhet_app.errors import FedhetError
 
@@ -142,9 +142,9 @@ def save_tensors(path: Path, tensors: dict[str, NDArray[Any]], metadata: dict[st
     """
     partial = path.with_name(path.name + ".partial")
     try:
-        save_file(tensors, partial, metadata)
+        partial.write_bytes(save(tensors, metadata))  # its own writer makes files only you can read
         partial.replace(path)
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         remedy = f"cannot be written ({error}); make room, or name a folder that is there"
         raise FedhetError("file", str(path), remedy) from error
 

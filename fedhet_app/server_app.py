@@ -8,6 +8,7 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from client_apps import CLIENTS
 from fedhet_app import checkpoint
 from fedhet_app.config import Config, parse
 from fedhet_app.data.partition import describe
@@ -48,6 +49,7 @@ def run(grid: Grid, config: Config) -> Path:
     Raises:
         FedhetError: Anything the user can mend, before anything is written where possible.
     """
+    _check_rows(config)
     _check_paths(config)
     directory = run_directory(config)
     if not config.resume:
@@ -80,6 +82,14 @@ def run(grid: Grid, config: Config) -> Path:
     writer.write_model(tensors, {"width": "1.0"})
     writer.write_summary(strategy.totals.summary(config, "completed"))
     return directory
+
+
+def _check_rows(config: Config) -> None:
+    """Refuse a method that has only one of its two halves."""
+    halves = {"strategies": tuple(STRATEGIES), "client_apps": tuple(CLIENTS)}
+    for package, rows in halves.items():
+        if config.strategy not in rows:
+            raise FedhetError("strategy", config.strategy, f"add its row to {package}/__init__.py")
 
 
 def _check_paths(config: Config) -> None:

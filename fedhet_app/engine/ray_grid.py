@@ -1,7 +1,8 @@
 """A Flower grid whose nodes run on Flower's own Ray backend."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import suppress
 
@@ -94,6 +95,16 @@ class RayGrid(InlineGrid):
         flower.setLevel(level)
         # Ray gives its daemon a second to end the others; a late one leaves them for a minute.
         _kill(psutil.wait_procs(ours, timeout=GRACE_SECONDS)[1])
+        _kill(_orphans())
+
+
+def _orphans() -> Iterator[psutil.Process]:
+    """Yield agents of this process's group whose daemon is gone: they started after the count."""
+    for process in psutil.process_iter(["name", "ppid"]):
+        with suppress(psutil.NoSuchProcess, ProcessLookupError):
+            agent = process.info["ppid"] == 1 and process.info["name"].startswith("ray::")
+            if agent and os.getpgid(process.pid) == os.getpgrp():
+                yield process
 
 
 def _kill(processes: Iterable[psutil.Process]) -> None:
