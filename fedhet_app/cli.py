@@ -4,7 +4,6 @@ import logging
 import os
 import signal
 import sys
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +14,7 @@ from fedhet_app import display
 from fedhet_app.config import Config, parse
 from fedhet_app.config_files import load_toml, parse_pairs
 from fedhet_app.errors import FedhetError
-from fedhet_app.results import RunReader, check_free
+from fedhet_app.results import RunReader, check_free, run_directory
 from fedhet_app.versions import ROOT
 
 USER_ERROR, INTERRUPTED = 2, 130
@@ -99,20 +98,12 @@ def _configured(
     if results is not None:
         values["results-dir"] = str(results)
     config = parse(values)
-    directory = Path(config.results_dir or Path("results") / default_name(config))
-    absolute = {"results-dir": str(directory.resolve())}
+    absolute = {"results-dir": str(run_directory(config).resolve())}
     if config.data_dir:
         absolute["data-dir"] = str(Path(config.data_dir).resolve())
     if config.random_budget.match:
         absolute["random-budget.match"] = str(Path(config.random_budget.match).resolve())
     return parse(config.flat() | absolute)
-
-
-def default_name(config: Config) -> str:
-    """Return the name of a run that the user gave none."""
-    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    dataset = config.dataset.replace("/", "-").replace(":", "-")
-    return f"{dataset}-{config.strategy}-seed{config.seed}-{stamp}"
 
 
 def _log_to(console: Console) -> None:

@@ -7,6 +7,7 @@
 import json
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from fedhet_app.config import Config
 from fedhet_app.errors import FedhetError
 
 Row = Mapping[str, Any]
@@ -93,6 +95,15 @@ class RunWriter:
         """Close the row files."""
         self._rounds.close()
         self._clients.close()
+
+
+def run_directory(config: Config) -> Path:
+    """Return where a run's results go: what it names, or a new folder in ``./results``."""
+    if not config.results_dir:
+        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+        name = f"{config.dataset}-{config.strategy}-seed{config.seed}-{stamp}"
+        return Path.cwd() / "results" / name.replace("/", "-").replace(":", "-")
+    return Path(config.results_dir)
 
 
 def check_free(directory: Path) -> None:

@@ -2,7 +2,6 @@
 
 import logging
 import sys
-from datetime import datetime
 from pathlib import Path
 
 from flwr.app import Context
@@ -13,7 +12,7 @@ from fedhet_app import checkpoint
 from fedhet_app.config import Config, parse
 from fedhet_app.data.partition import describe
 from fedhet_app.errors import FedhetError
-from fedhet_app.results import RunWriter, check_free
+from fedhet_app.results import RunWriter, check_free, run_directory
 from fedhet_app.submodel.layout import unflatten
 from fedhet_app.task import Task, task_for
 from fedhet_app.versions import versions
@@ -101,21 +100,12 @@ def _check_paths(config: Config) -> None:
             raise FedhetError(key, value, remedy)
 
 
-def run_directory(config: Config) -> Path:
-    """Return where results go, as an absolute path."""
-    if not config.results_dir:
-        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-        name = f"{config.dataset}-{config.strategy}-seed{config.seed}-{stamp}"
-        return Path.cwd() / "results" / name.replace("/", "-").replace(":", "-")
-    return Path(config.results_dir)
-
-
 def _for_nodes(config: Config, federation: Federation) -> Config:
     nodes = len(federation.profiles)
     if nodes == config.num_clients:
         return config
-    remedy = "num-clients is %d, but %d nodes are here: the data is divided over those"
-    LOG.warning(remedy, config.num_clients, nodes)
+    warning = "num-clients is %d, but %d nodes are here: the data is divided over those"
+    LOG.warning(warning, config.num_clients, nodes)
     return config.with_nodes(nodes)
 
 

@@ -7,8 +7,7 @@ from running import TINY, run, tiny
 from fedhet_app import engine
 from fedhet_app.config import parse
 from fedhet_app.errors import FedhetError
-from fedhet_app.results import RunReader, load_tensors, read_rows, write_json
-from fedhet_app.server_app import run_directory
+from fedhet_app.results import RunReader, load_tensors, read_rows, run_directory, write_json
 
 FILES = {"config.json", "partition.json", "rounds.jsonl", "clients.jsonl", "summary.json"}
 PROMISED = {
