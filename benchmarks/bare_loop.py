@@ -41,7 +41,7 @@ class Trainer:
     def __init__(self, task: Task) -> None:
         self.config, self.partition = task.config, task.partition
         train = task.dataset.train
-        self.images = torch.tensor(train.images)
+        self.images = torch.tensor(train.inputs)
         self.labels = torch.tensor(train.labels)
         self.scale = torch.tensor(1.0 / task.dataset.std)
         self.shift = torch.tensor(-task.dataset.mean / task.dataset.std)

@@ -1,4 +1,4 @@
-"""Image classification sets and how they are divided over clients: arrays in, arrays out.
+"""Sets of images and of text, and how they are divided over clients: arrays in, arrays out.
 
 Nothing here imports ``datasets``, ``flwr_datasets``, PIL or scikit-learn before a data set has to
 be decoded: a worker that finds the cache ready only maps files.

@@ -15,20 +15,21 @@ from fedhet_app.seeding import rng_for
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Split:
-    """Images and their labels.
+    """Examples and their labels.
 
     Attributes:
-        images: (N, H, W, C), memory-mapped unless it is a subsample.
-        labels: (N,) classes 0..K-1.
+        inputs: Images (N, H, W, C) or windows of symbols (N, L), memory-mapped unless it is a
+            subsample.
+        labels: (N,) classes 0..K-1; of text the symbol that follows.
     """
 
-    images: NDArray[np.uint8]
+    inputs: NDArray[np.uint8]
     labels: NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """An image classification set.
+    """A classification set of images, or of text whose next symbol is the class.
 
     Attributes:
         name: What the user calls it.
@@ -36,9 +37,12 @@ class Dataset:
         test: Test set.
         num_classes: K.
         class_names: K names, where they are known.
-        mean: (C,) of the whole training set, in units of the images (0..255).
+        vocabulary: Number of symbols of a text, 0 for images.
+        train_groups: (N,) natural client of each training example, where the set has such.
+        mean: (C,) of the whole training set, in units of the images (0..255); (0,) for text.
         std: (C,) likewise; 1 for a channel that is constant.
-        fingerprint: Hexadecimal hash of all images and labels, equal wherever they came from.
+        fingerprint: Hexadecimal hash of all examples, labels and natural clients, equal wherever
+            they came from.
     """
 
     name: str
@@ -46,15 +50,17 @@ class Dataset:
     test: Split
     num_classes: int
     class_names: tuple[str, ...] | None
+    vocabulary: int
+    train_groups: NDArray[np.int64] | None
     mean: NDArray[np.float32]
     std: NDArray[np.float32]
     fingerprint: str
 
     @property
-    def input_shape(self) -> tuple[int, int, int]:
-        """Shape (C, H, W) of one image as a network takes it."""
-        height, width, channels = self.train.images.shape[1:]
-        return channels, height, width
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one example as a network takes it: (C, H, W) of an image, (L,) of text."""
+        shape = self.train.inputs.shape[1:]
+        return shape if self.vocabulary else (shape[2], shape[0], shape[1])
 
 
 def load_dataset(
@@ -64,17 +70,21 @@ def load_dataset(
     image_column: str = "",
     label_column: str = "",
     test_split: str = "test",
+    stride: int = 80,
+    max_windows_per_client: int = 0,
     max_train_examples: int = 0,
     seed: int = 0,
 ) -> Dataset:
     """Open a data set, decoding it into the cache the first time.
 
     Args:
-        name: ``digits``, ``fashion-mnist``, ``cifar10`` or ``hub:NAME``.
+        name: ``digits``, a key of ``known.KNOWN`` or ``hub:NAME``.
         data_dir: Folder of the data set, or of one folder per data set (not used by digits).
         image_column: Column of the images; empty takes the only one.
         label_column: Column of the labels; empty takes ``label``, or the only one like it.
         test_split: Name of the split to test on.
+        stride: Text: symbols from one window to the next.
+        max_windows_per_client: Text: most training windows of one role, 0 for all.
         max_train_examples: Size of a uniform subsample of the training set, 0 for all of it.
         seed: The run's seed, which draws the subsample.
 
@@ -90,6 +100,8 @@ def load_dataset(
         image_column=image_column,
         label_column=label_column,
         test_split=test_split,
+        stride=stride,
+        max_windows=max_windows_per_client,
     )
     target = entry("datasets", name, source.key)
     if not target.is_dir():
@@ -108,17 +120,20 @@ def _open(name: str, folder: Path) -> Dataset:
     meta = json.loads((folder / "meta.json").read_text())
     train, test = (
         Split(
-            images=map_array(folder / f"{part}-images.npy", np.uint8),
+            inputs=map_array(folder / f"{part}-inputs.npy", np.uint8),
             labels=map_array(folder / f"{part}-labels.npy", np.int64),
         )
         for part in ("train", "test")
     )
+    groups = map_array(folder / "train-groups.npy", np.int64) if meta["has-groups"] else None
     return Dataset(
         name=name,
         train=train,
         test=test,
         num_classes=meta["num-classes"],
         class_names=None if meta["class-names"] is None else tuple(meta["class-names"]),
+        vocabulary=meta["vocabulary"],
+        train_groups=groups,
         mean=np.asarray(meta["mean"], dtype=np.float32),
         std=np.asarray(meta["std"], dtype=np.float32),
         fingerprint=meta["fingerprint"],
@@ -131,6 +146,8 @@ def _subsample(dataset: Dataset, size: int, seed: int) -> Dataset:
     if not 0 < size < total:
         return dataset
     kept = np.sort(rng_for(seed, "subsample").choice(total, size=size, replace=False))
-    train = Split(images=dataset.train.images[kept], labels=dataset.train.labels[kept])
+    train = Split(inputs=dataset.train.inputs[kept], labels=dataset.train.labels[kept])
+    groups = None if dataset.train_groups is None else dataset.train_groups[kept]
     identity = f"{dataset.fingerprint} {size} {seed}"
-    return replace(dataset, train=train, fingerprint=hashlib.sha256(identity.encode()).hexdigest())
+    fingerprint = hashlib.sha256(identity.encode()).hexdigest()
+    return replace(dataset, train=train, train_groups=groups, fingerprint=fingerprint)

@@ -1,24 +1,35 @@
 """Draws of a partition by flwr-datasets' partitioners.
 
-``IidPartitioner``, and ``DirichletPartitioner``, which for each class draws the clients' shares
-from Dir(alpha) and cuts the class's examples accordingly (Yurochkin et al., arXiv:1905.12022).
+``IidPartitioner``; ``DirichletPartitioner``, which for each class draws the clients' shares from
+Dir(alpha) and cuts the class's examples accordingly (Yurochkin et al., arXiv:1905.12022); and, for
+natural clients, ``NaturalIdPartitioner`` and ``GroupedNaturalIdPartitioner``.
 
 Deviations from using them bare:
-1. They are given the examples in random order: the IID partitioner cuts consecutive blocks and the
-   Dirichlet one cuts each class in the order it finds, so a sorted set would be handed out sorted.
+1. They are given the examples in random order: the IID partitioner cuts consecutive blocks, the
+   Dirichlet one cuts each class and the grouped one the natural clients in the order it finds, so a
+   sorted set would be handed out sorted.
 2. The smallest client gets a twentieth of an even share, but no fewer than 1 and no more than 10
    examples (theirs: always 10, which 1,000 clients of 60 examples practically never meet).
 3. They give up after 10 repetitions; here ``_ATTEMPTS`` such series are drawn.
+4. Groups of natural clients have a given number, not a given size: where that leaves a remainder,
+   groups of two sizes are made, each by a partitioner of its own.
 
 Theirs as it is: with the balance mask a client is closed once it holds more than n/m examples
 (spec 0.6: n/m or more), and the last client, closed or not, keeps what rounding leaves of a class.
 """
 
+import contextlib
+import io
 import warnings
 
 import datasets
 import numpy as np
-from flwr_datasets.partitioner import DirichletPartitioner, IidPartitioner
+from flwr_datasets.partitioner import (
+    DirichletPartitioner,
+    GroupedNaturalIdPartitioner,
+    IidPartitioner,
+    NaturalIdPartitioner,
+)
 from numpy.typing import NDArray
 
 from fedhet_app.errors import FedhetError
@@ -86,6 +97,40 @@ def draw_dirichlet(
         f"no draw left each of {num_clients} clients {smallest} of {len(labels)} examples;"
         f" use a larger alpha, fewer clients{mask}",
     )
+
+
+def draw_natural(
+    groups: NDArray[np.int64], shuffled: NDArray[np.int64], num_clients: int
+) -> list[NDArray[np.int64]]:
+    """Give each natural client to a client: one each in their order, or groups of them at random.
+
+    Args:
+        groups: (n,) natural client of each example, at least ``num_clients`` of them.
+        shuffled: (n,) all examples in random order, which also puts the natural clients in one.
+        num_clients: Number m of clients.
+
+    Returns:
+        The examples (n_i,) of each client; the numbers of natural clients differ by one at most.
+    """
+    rows = datasets.Dataset.from_dict({"index": shuffled, "group": groups[shuffled]})
+    found, first = np.unique(groups[shuffled], return_index=True)
+    if len(found) == num_clients:
+        partitioner = NaturalIdPartitioner(partition_by="group")
+        partitioner.dataset = rows
+        # It draws a progress bar without a way to ask for none.
+        with contextlib.redirect_stderr(io.StringIO()):
+            return [_indices(partitioner.load_partition(client)) for client in range(num_clients)]
+    size, larger = divmod(len(found), num_clients)
+    among_larger = np.isin(groups[shuffled], found[np.argsort(first)][: larger * (size + 1)])
+    parts = []
+    for chosen, group_size, count in (
+        (among_larger, size + 1, larger),
+        (~among_larger, size, num_clients - larger),
+    ):
+        grouped = GroupedNaturalIdPartitioner("group", group_size, mode="strict")
+        grouped.dataset = rows.select(np.flatnonzero(chosen))
+        parts += [_indices(grouped.load_partition(client)) for client in range(count)]
+    return parts
 
 
 def _indices(part: datasets.Dataset) -> NDArray[np.int64]:

@@ -31,12 +31,20 @@ def classes_of(train: RawSplit, test: RawSplit, source: Source) -> Classes:
     """Number the classes of a data set.
 
     Declared classes keep their numbers, even where the training set lacks one. Other labels are
-    numbered in the sorted order of the training set's.
+    numbered in the sorted order of the training set's. The classes of text are the symbols of its
+    vocabulary, whichever occur.
 
     Raises:
         FedhetError: A split is empty, a label is outside the declared classes, or the classes
             of the test set are not those of the training set.
     """
+    if source.known.text:
+        return Classes(
+            train=np.asarray(train.labels, dtype=np.int64),
+            test=np.asarray(test.labels, dtype=np.int64),
+            count=len(train.class_names or ()),
+            names=train.class_names,
+        )
     for name, split in (("train", train), (source.test_split, test)):
         if not len(split.labels):
             raise FedhetError("dataset", source.name, f"its split {name!r} is empty; name another")

@@ -7,13 +7,14 @@ partition is stored in the cache, so that a worker loads it and imports none of 
 import hashlib
 import json
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhet_app.data.cache import entry, map_array, reading, staged
 from fedhet_app.data.clients import Partition
+from fedhet_app.data.known import NATURAL
 from fedhet_app.data.skew import describe, label_histograms, total_variation
 from fedhet_app.errors import FedhetError
 from fedhet_app.seeding import rng_for
@@ -28,9 +29,9 @@ __all__ = [
     "total_variation",
 ]
 
-Kind = Literal["iid", "dirichlet"]
+Kind = Literal["iid", "dirichlet", "natural"]
 
-_KINDS = ("iid", "dirichlet")
+_KINDS = get_args(Kind)
 
 
 def make_partition(
@@ -41,23 +42,26 @@ def make_partition(
     alpha: float,
     balance_mask: bool,
     seed: int,
+    groups: NDArray[np.int64] | None = None,
 ) -> Partition:
     """Divide a training set over clients.
 
     Args:
         labels: (n,) classes of the training set.
-        kind: ``iid`` (sizes differ by at most one) or ``dirichlet``.
+        kind: ``iid`` (sizes differ by at most one), ``dirichlet`` or ``natural`` (each client is
+            one natural client, or a group of them where there are more than clients).
         num_clients: Number m of clients.
         alpha: Concentration of the Dirichlet distribution; smaller is less alike.
         balance_mask: A client above the even share n/m gets no examples of further classes.
         seed: The run's seed.
+        groups: (n,) natural client of each example, where the data set has such.
 
     Returns:
         The partition; equal arguments give equal partitions.
 
     Raises:
-        FedhetError: Unknown kind, more clients than examples, or an alpha that is not positive or
-            too small for that many clients.
+        FedhetError: Unknown kind, more clients than examples or natural clients, no natural
+            clients, or an alpha that is not positive or too small for that many clients.
     """
     if kind not in _KINDS:
         raise FedhetError("partition", kind, f"no such partition; use one of {', '.join(_KINDS)}")
@@ -66,17 +70,34 @@ def make_partition(
         raise FedhetError("num-clients", num_clients, remedy)
     if kind == "dirichlet" and not alpha > 0:
         raise FedhetError("alpha", alpha, "must be positive; 0.1 is very uneven, 10 almost even")
+    if kind == "natural":
+        groups = _natural_clients(groups, num_clients)
     # Imported here: flwr-datasets takes seconds, and a worker with a warm cache needs none of it.
-    from fedhet_app.data.draws import draw_dirichlet, draw_iid
+    from fedhet_app.data.draws import draw_dirichlet, draw_iid, draw_natural
 
     rng = rng_for(seed, "partition")
     shuffled = rng.permutation(len(labels))
-    if kind == "iid" or math.isinf(alpha):
+    if kind == "natural" and groups is not None:
+        parts = draw_natural(groups, shuffled, num_clients)
+    elif kind == "iid" or math.isinf(alpha):
         parts = draw_iid(shuffled, num_clients)
     else:
         parts = draw_dirichlet(labels, shuffled, num_clients, alpha, balance_mask, rng)
     sizes = [0, *(len(part) for part in parts)]
     return Partition(order=np.concatenate(parts), offsets=np.cumsum(sizes, dtype=np.int64))
+
+
+def _natural_clients(groups: NDArray[np.int64] | None, num_clients: int) -> NDArray[np.int64]:
+    """Return the natural clients (n,), refusing none and too few."""
+    if groups is None:
+        have = ", ".join(NATURAL)
+        remedy = f"this data set has no natural clients, {have} have; use dirichlet or iid"
+        raise FedhetError("partition", "natural", remedy)
+    count = len(np.unique(groups))
+    if num_clients > count:
+        remedy = f"the training set has {count} natural clients; use that or fewer"
+        raise FedhetError("num-clients", num_clients, remedy)
+    return groups
 
 
 def cached_partition(
@@ -88,6 +109,7 @@ def cached_partition(
     alpha: float,
     balance_mask: bool,
     seed: int,
+    groups: NDArray[np.int64] | None = None,
 ) -> Partition:
     """Return the partition of ``make_partition``, computed once per cache.
 
@@ -99,6 +121,7 @@ def cached_partition(
         alpha: Concentration of the Dirichlet distribution.
         balance_mask: Whether full clients get no further classes.
         seed: The run's seed.
+        groups: (n,) natural client of each example.
 
     Returns:
         The partition.
@@ -117,6 +140,7 @@ def cached_partition(
             alpha=alpha,
             balance_mask=balance_mask,
             seed=seed,
+            groups=groups,
         )
         with staged(target) as folder:
             np.save(folder / "order.npy", partition.order)

@@ -1,17 +1,20 @@
-"""What a reader hands over: undecoded labels, images in chunks; and the readers of plain arrays."""
+"""What a reader hands over: undecoded labels, inputs in chunks; and the readers of plain arrays."""
 
 import gzip
 import math
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhet_app.data.holdout import every_fifth
 from fedhet_app.data.sources import Source
 from fedhet_app.errors import FedhetError, one_line
+
+_CHUNK = 4096
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -19,38 +22,44 @@ class RawSplit:
     """One split as its source stores it.
 
     Attributes:
-        shape: (N, H, W, C).
-        chunks: uint8 arrays (n, H, W, C) whose n sum to N; may be walked only once.
+        shape: (N, H, W, C) of images, (N, L) of text.
+        chunks: uint8 arrays (n, ...) of that shape whose n sum to N; may be walked only once.
         labels: (N,) integers or strings.
         class_names: Names of the labels 0..K-1 where the source declares them.
+        groups: (N,) natural client of each example, 0..G-1, where the source tells them apart.
     """
 
-    shape: tuple[int, int, int, int]
+    shape: tuple[int, ...]
     chunks: Iterable[NDArray[np.uint8]]
     labels: NDArray[np.int64] | NDArray[np.str_]
     class_names: tuple[str, ...] | None = None
+    groups: NDArray[np.int64] | None = None
 
 
 def in_memory(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> RawSplit:
     """Return the raw split of grey images (N, H, W) that are already decoded."""
-    count, height, width = images.shape
-    return RawSplit(shape=(count, height, width, 1), chunks=[images[..., None]], labels=labels)
+    chunks = (images[start : start + _CHUNK, ..., None] for start in range(0, len(images), _CHUNK))
+    return RawSplit(shape=(*images.shape, 1), chunks=chunks, labels=labels)
+
+
+def upright(raw: RawSplit) -> RawSplit:
+    """Swap the rows and columns of every image back."""
+    count, width, height, channels = raw.shape
+    chunks = (chunk.swapaxes(1, 2) for chunk in raw.chunks)
+    return replace(raw, shape=(count, height, width, channels), chunks=chunks)
 
 
 def read_digits() -> tuple[RawSplit, RawSplit]:
     """Read scikit-learn's 1,797 digits, 8x8, their values 0..16 times 15.
 
-    Of each class every fifth image is for testing. The rule needs no random numbers, so the split
-    is the same for every seed and every version of scikit-learn.
+    Of each class every fifth image is for testing.
     """
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
     images = (np.asarray(bunch.images) * 15).astype(np.uint8)
     labels = np.asarray(bunch.target, dtype=np.int64)
-    test = np.zeros(len(labels), dtype=bool)
-    for label in np.unique(labels):
-        test[np.flatnonzero(labels == label)[4::5]] = True
+    test = every_fifth(labels)
     return in_memory(images[~test], labels[~test]), in_memory(images[test], labels[test])
 
 
@@ -66,7 +75,8 @@ def read_idx(source: Source) -> tuple[RawSplit, RawSplit]:
         if len(images) != len(labels):
             remedy = f"{len(labels)} labels for the {len(images)} images of {images_path.name}"
             raise FedhetError("data-dir", str(labels_path), f"{remedy}; fetch both again")
-        splits.append(in_memory(images, labels.astype(np.int64)))
+        raw = in_memory(images, labels.astype(np.int64))
+        splits.append(replace(raw, class_names=source.known.class_names))
     train, test = splits
     if train.shape[1:] != test.shape[1:]:
         sizes = " and ".join(f"{s.shape[1]}x{s.shape[2]}" for s in splits)

@@ -13,15 +13,12 @@ from pathlib import Path
 from typing import Literal
 
 from fedhet_app.data.folders import split_files
+from fedhet_app.data.known import KNOWN, UNNAMED, Known
 from fedhet_app.errors import FedhetError
 
-HUB_IDS = {
-    "fashion-mnist": "zalando-datasets/fashion_mnist",
-    "cifar10": "uoft-cs/cifar10",
-}
 DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 # Part of every key: raise it when what is written to the cache changes.
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,29 +29,37 @@ class Source:
         name: What the user calls it.
         kind: How it is stored there.
         place: Folder or hub id, for messages.
+        known: What is particular about it.
         train: Files of the training set (``idx``: images, labels), empty on the hub.
-        test: Files of the test set, likewise.
+        test: Files of the test set, likewise; empty where it is taken from the training set.
         image_column: Column of the images, empty to guess.
         label_column: Column of the labels, empty to guess.
         test_split: Name of the split to test on.
+        stride: Text: symbols from one window to the next.
+        max_windows: Text: most training windows of one role, 0 for all.
     """
 
     name: str
     kind: Literal["digits", "idx", "parquet", "hub"]
     place: str
+    known: Known = UNNAMED
     train: tuple[Path, ...] = ()
     test: tuple[Path, ...] = ()
     image_column: str = ""
     label_column: str = ""
     test_split: str = "test"
+    stride: int = 80
+    max_windows: int = 0
 
     @property
     def key(self) -> str:
-        """Hexadecimal key that changes with the files (path, size, time) and the columns."""
+        """Hexadecimal key that changes with the files (path, size, time) and the options."""
         stats = [(path, path.stat()) for path in (*self.train, *self.test)]
         files = [(str(path.absolute()), stat.st_size, stat.st_mtime_ns) for path, stat in stats]
         columns = (self.image_column, self.label_column, self.test_split)
-        identity = (_FORMAT, self.name, self.kind, self.place, files, len(self.train), columns)
+        windows = (self.stride, self.max_windows)
+        place = (self.name, self.kind, self.place)
+        identity = (_FORMAT, place, files, len(self.train), columns, windows)
         return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
 
 
@@ -65,15 +70,19 @@ def locate(
     image_column: str = "",
     label_column: str = "",
     test_split: str = "test",
+    stride: int = 80,
+    max_windows: int = 0,
 ) -> Source:
     """Find a data set without reading it.
 
     Args:
-        name: ``digits``, a key of ``HUB_IDS`` or ``hub:NAME``.
+        name: ``digits``, a key of ``KNOWN`` or ``hub:NAME``.
         data_dir: Folder of the data set, or of one folder per data set; empty to search.
         image_column: Column of the images, empty to guess.
         label_column: Column of the labels, empty to guess.
         test_split: Name of the split to test on.
+        stride: Text: symbols from one window to the next.
+        max_windows: Text: most training windows of one role, 0 for all.
 
     Returns:
         The source. On the hub nothing has been asked yet.
@@ -83,27 +92,30 @@ def locate(
     """
     if name == "digits":
         return Source(name=name, kind="digits", place="scikit-learn")
-    hub_id = name.removeprefix("hub:") if name.startswith("hub:") else HUB_IDS.get(name, "")
-    if not hub_id.strip("/"):
-        known = ", ".join(("digits", *HUB_IDS))
+    known = KNOWN.get(name, Known(hub_id=name[4:] if name.startswith("hub:") else ""))
+    if not known.hub_id.strip("/"):
+        names = ", ".join(("digits", *KNOWN))
         raise FedhetError(
-            "dataset", name, f"no such data set; use one of {known}, or hub:NAME for one of the hub"
+            "dataset", name, f"no such data set; use one of {names}, or hub:NAME for one of the hub"
         )
-    folder = _folder(name, hub_id.strip("/").rsplit("/", 1)[-1], data_dir)
+    folder = _folder(name, known.hub_id.strip("/").rsplit("/", 1)[-1], data_dir)
     kind: Literal["idx", "parquet", "hub"] = "hub"
     train: tuple[Path, ...] = ()
     test: tuple[Path, ...] = ()
     if folder is not None:
-        kind, train, test = split_files(folder, test_split)
+        kind, train, test = split_files(folder, test_split, known)
     return Source(
         name=name,
         kind=kind,
-        place=hub_id if folder is None else str(folder),
+        place=known.hub_id if folder is None else str(folder),
+        known=known,
         train=train,
         test=test,
         image_column=image_column,
-        label_column=label_column,
+        label_column=label_column or known.label_column,
         test_split=test_split,
+        stride=stride,
+        max_windows=max_windows,
     )
 
 

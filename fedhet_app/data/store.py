@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedhet_app.data.cache import map_array, write_chunks
 from fedhet_app.data.labels import classes_of
-from fedhet_app.data.raw import RawSplit, read_digits, read_idx
+from fedhet_app.data.raw import RawSplit, read_digits, read_idx, upright
 from fedhet_app.data.sources import Source
 
 _CHUNK = 4096
@@ -20,7 +20,7 @@ def write(source: Source, folder: Path) -> None:
 
     Args:
         source: Where the data set is.
-        folder: Empty folder for images, labels and ``meta.json``.
+        folder: Empty folder for inputs, labels, natural clients and ``meta.json``.
 
     Raises:
         FedhetError: The source cannot be read, or its two splits do not fit together.
@@ -29,15 +29,22 @@ def write(source: Source, folder: Path) -> None:
     classes = classes_of(train, test, source)
     digest = hashlib.sha256(str(classes.count).encode())
     for part, raw, labels in (("train", train, classes.train), ("test", test, classes.test)):
-        write_chunks(folder / f"{part}-images.npy", raw.shape, raw.chunks)
+        write_chunks(folder / f"{part}-inputs.npy", raw.shape, raw.chunks)
         np.save(folder / f"{part}-labels.npy", labels)
         digest.update(str(raw.shape).encode())
-        digest.update(map_array(folder / f"{part}-images.npy", np.uint8).data)
+        digest.update(map_array(folder / f"{part}-inputs.npy", np.uint8).data)
         digest.update(labels.data)
-    mean, std = _moments(map_array(folder / "train-images.npy", np.uint8))
+    if train.groups is not None:
+        np.save(folder / "train-groups.npy", train.groups)
+        digest.update(train.groups.data)
+    mean, std = np.empty(0), np.empty(0)
+    if not source.known.text:
+        mean, std = _moments(map_array(folder / "train-inputs.npy", np.uint8))
     meta = {
         "num-classes": classes.count,
         "class-names": classes.names,
+        "vocabulary": classes.count if source.known.text else 0,
+        "has-groups": train.groups is not None,
         "mean": mean.tolist(),
         "std": std.tolist(),
         "fingerprint": digest.hexdigest(),
@@ -48,12 +55,22 @@ def write(source: Source, folder: Path) -> None:
 def _read(source: Source) -> tuple[RawSplit, RawSplit]:
     if source.kind == "digits":
         return read_digits()
-    if source.kind == "idx":
-        return read_idx(source)
-    # Imported here: ``datasets`` takes seconds, and only tables need it.
-    from fedhet_app.data.tables import read_tables
+    # Imported here: ``datasets`` takes seconds, and only tables and the hub need it.
+    if source.kind == "hub" and source.known.idx_prefix:
+        from fedhet_app.data.hub import fetch_idx
 
-    return read_tables(source)
+        source = fetch_idx(source)
+    if source.kind == "idx":
+        train, test = read_idx(source)
+    elif source.known.text:
+        from fedhet_app.data.roles import read_roles
+
+        train, test = read_roles(source)
+    else:
+        from fedhet_app.data.tables import read_tables
+
+        train, test = read_tables(source)
+    return (upright(train), upright(test)) if source.known.transposed else (train, test)
 
 
 def _moments(images: NDArray[np.uint8]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -1,5 +1,6 @@
 """Reader of tables with an image column: local parquet files and the HuggingFace hub."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import datasets
@@ -7,6 +8,7 @@ import numpy as np
 import pyarrow.parquet
 from numpy.typing import NDArray
 
+from fedhet_app.data.holdout import every_fifth
 from fedhet_app.data.hub import read_hub
 from fedhet_app.data.images import decode, scan
 from fedhet_app.data.raw import RawSplit
@@ -19,14 +21,21 @@ _LABEL_NAMES = ("class", "target", "y")
 def read_tables(source: Source) -> tuple[RawSplit, RawSplit]:
     """Read the training and the test set of a ``parquet`` or a ``hub`` source.
 
+    Of a set in one piece every fifth image of each natural client is for testing.
+
     Raises:
         FedhetError: The source cannot be reached or read, a column cannot be found or guessed, or
             an image does not decode.
     """
     if source.kind == "parquet":
-        tables = [_read_parquet(files) for files in (source.train, source.test)]
+        tables = [read_parquet(files) for files in (source.train, source.test) if files]
     else:
         tables = read_hub(source)
+    groups = _clients(tables[0], source) if source.known.client_column else None
+    if len(tables) == 1 and groups is not None:
+        test = every_fifth(groups)
+        tables = [tables[0].select(np.flatnonzero(part)) for part in (~test, test)]
+        groups = groups[~test]
     image_column = _image_column(tables[0], source.image_column)
     label_column = _label_column(tables[0], source.label_column)
     cells = [_image_cells(table, image_column) for table in tables]
@@ -43,10 +52,15 @@ def read_tables(source: Source) -> tuple[RawSplit, RawSplit]:
                 class_names=class_names,
             )
         )
-    return splits[0], splits[1]
+    return replace(splits[0], groups=groups), splits[1]
 
 
-def _read_parquet(files: tuple[Path, ...]) -> datasets.Dataset:
+def read_parquet(files: tuple[Path, ...]) -> datasets.Dataset:
+    """Read parquet files as one table.
+
+    Raises:
+        FedhetError: A file that is damaged, or has other columns than the one before it.
+    """
     parts = []
     for path in files:
         try:
@@ -93,6 +107,22 @@ def _choose(key: str, wanted: str, columns: list[str], guesses: list[list[str]])
         remedy = f"cannot be guessed; set it to one of the columns {', '.join(columns)}"
         raise FedhetError(key, wanted, remedy)
     return wanted
+
+
+def _clients(table: datasets.Dataset, source: Source) -> NDArray[np.int64]:
+    """Return the natural client (N,) of each example, numbered in the sorted order of their ids."""
+    column = source.known.client_column
+    if column not in table.column_names:
+        have = ", ".join(table.column_names)
+        remedy = f"has no column {column!r} of its clients, only {have}; rename yours to {column!r}"
+        raise FedhetError("data-dir", source.place, remedy)
+    ids = table.select_columns([column])[column][:]
+    if None in ids:
+        row = ids.index(None)
+        remedy = f"row {row} has no {column!r}; fill it in or remove the row"
+        raise FedhetError("data-dir", source.place, remedy)
+    _, numbers = np.unique(np.asarray(ids), return_inverse=True)
+    return numbers.astype(np.int64)
 
 
 def _image_cells(table: datasets.Dataset, column: str) -> datasets.Dataset:

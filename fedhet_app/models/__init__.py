@@ -3,7 +3,7 @@
 import importlib
 
 from fedhet_app.errors import FedhetError, one_line
-from fedhet_app.models import cnn
+from fedhet_app.models import cnn, lstm
 from fedhet_app.models.contract import build_on_meta, check_logits
 from fedhet_app.models.initial import INITS, initial_module
 from fedhet_app.models.layers import GROUP_SIZE, NORMS, channel_multiple, norm_layer, scaled
@@ -25,7 +25,7 @@ __all__ = [
     "scaled",
 ]
 
-MODELS: dict[str, Builder] = {"cnn": cnn.build}
+MODELS: dict[str, Builder] = {"cnn": cnn.build, "lstm": lstm.build}
 
 
 def builder_for(name: str) -> Builder:

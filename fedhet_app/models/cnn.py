@@ -32,10 +32,12 @@ def build(width: float, spec: ModelSpec) -> nn.Module:
         A module from (B, C, H, W) images to (B, num_classes) logits.
 
     Raises:
-        FedhetError: The preset or the norm is unknown, or the image is too small.
+        FedhetError: The preset or the norm is unknown, the image is too small, or it is text.
     """
     if spec.preset not in PRESETS:
         raise FedhetError("preset", spec.preset, f"unknown; use one of {', '.join(PRESETS)}")
+    if spec.vocabulary:
+        raise FedhetError("model", "cnn", "takes images, and the data set is text; use lstm")
     inputs, *sides = spec.input_shape
     if min(sides) < _SMALLEST_SIDE:
         remedy = f"needs images of {_SMALLEST_SIDE}x{_SMALLEST_SIDE} or more, got {sides}"

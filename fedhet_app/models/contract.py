@@ -58,7 +58,7 @@ def check_logits(builder: Builder, width: float, spec: ModelSpec) -> None:
     given = f"examples of shape {spec.input_shape} at width {width:g}"
     try:
         with torch.device("meta"):
-            logits = module(torch.zeros(_BATCH, *spec.input_shape))
+            logits = module(spec.example_inputs(_BATCH))
     except Exception as error:
         remedy = f"its forward fails for {given} on the meta device: {one_line(error)}"
         raise FedhetError("model", _name(builder), remedy) from error

@@ -71,7 +71,7 @@ def test_a_full_disk(monkeypatch, own_cache):
     assert entries(own_cache, "datasets") == []
 
 
-@pytest.mark.parametrize("file", ["meta.json", "train-images.npy", "test-labels.npy"])
+@pytest.mark.parametrize("file", ["meta.json", "train-inputs.npy", "test-labels.npy"])
 @pytest.mark.parametrize("damage", ["missing", "empty", "short", "other"])
 def test_a_damaged_data_set_says_what_to_delete(own_cache, file, damage):
     load_dataset("digits")
@@ -101,13 +101,13 @@ def test_many_at_once_read_the_same(own_cache):
         datasets = list(pool.map(load_dataset, ["digits"] * 8))
     assert len({dataset.fingerprint for dataset in datasets}) == 1
     for dataset in datasets:
-        np.testing.assert_array_equal(dataset.train.images, datasets[0].train.images)
+        np.testing.assert_array_equal(dataset.train.inputs, datasets[0].train.inputs)
     assert len(entries(own_cache, "datasets")) == 1
 
 
 def test_writes_to_a_mapped_array_stay_private():
-    load_dataset("digits").train.images[:] = 0
-    assert load_dataset("digits").train.images.any()
+    load_dataset("digits").train.inputs[:] = 0
+    assert load_dataset("digits").train.inputs.any()
 
 
 WORKER = """

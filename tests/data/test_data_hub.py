@@ -54,7 +54,7 @@ def test_a_data_set_comes_from_the_hub_once(hub, served, make_images):
     hub.data = served
     dataset = load_dataset("cifar10")
     assert hub.asked == ("uoft-cs/cifar10", [False, False])
-    assert (dataset.train.images[..., 0] == make_images(4, 3, 3)).all()
+    assert (dataset.train.inputs[..., 0] == make_images(4, 3, 3)).all()
     assert dataset.test.labels.tolist() == [1, 0]
     hub.data = RuntimeError("asked again")
     assert load_dataset("cifar10").fingerprint == dataset.fingerprint

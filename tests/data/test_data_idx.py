@@ -27,8 +27,8 @@ def file(folder, start):
 
 def test_images_and_labels_arrive_as_written(folder, make_images):
     dataset = load(folder)
-    np.testing.assert_array_equal(dataset.train.images[..., 0], make_images(6, 3, 4, seed=1))
-    np.testing.assert_array_equal(dataset.test.images[..., 0], make_images(6, 3, 4, seed=2))
+    np.testing.assert_array_equal(dataset.train.inputs[..., 0], make_images(6, 3, 4, seed=1))
+    np.testing.assert_array_equal(dataset.test.inputs[..., 0], make_images(6, 3, 4, seed=2))
     np.testing.assert_array_equal(dataset.train.labels, LABELS)
     assert dataset.train.labels.dtype == np.int64
     assert dataset.input_shape == (1, 3, 4)
@@ -77,8 +77,8 @@ def test_test_images_of_another_size(folder, write_idx, make_images):
 )
 def test_fashion_mnist_is_what_its_authors_describe():
     dataset = load_dataset("fashion-mnist")
-    assert dataset.train.images.shape == (60_000, 28, 28, 1)
-    assert dataset.test.images.shape == (10_000, 28, 28, 1)
+    assert dataset.train.inputs.shape == (60_000, 28, 28, 1)
+    assert dataset.test.inputs.shape == (10_000, 28, 28, 1)
     assert np.bincount(dataset.train.labels).tolist() == [6000] * 10
     assert np.bincount(dataset.test.labels).tolist() == [1000] * 10
     # The moments everyone normalises Fashion-MNIST with.

@@ -45,7 +45,7 @@ def refused(folder, match, **options):
 def test_colour_images_arrive_as_written(save, make_images):
     images = make_images(4, 5, 6, 3)
     dataset = load(save(list(images), [0, 1, 1, 0], label=classes("cat", "dog")))
-    np.testing.assert_array_equal(dataset.train.images, images)
+    np.testing.assert_array_equal(dataset.train.inputs, images)
     np.testing.assert_array_equal(dataset.train.labels, [0, 1, 1, 0])
     assert dataset.input_shape == (3, 5, 6)
     assert dataset.class_names == ("cat", "dog")
@@ -54,13 +54,13 @@ def test_colour_images_arrive_as_written(save, make_images):
 def test_grey_images_stay_grey(save, make_images):
     images = make_images(3, 4, 4)
     dataset = load(save(list(images), [0, 1, 0]))
-    np.testing.assert_array_equal(dataset.train.images, images[..., None])
+    np.testing.assert_array_equal(dataset.train.inputs, images[..., None])
 
 
 def test_black_and_white_and_transparent_grey_count_as_grey(save, png, make_images):
     checks = np.indices((4, 4)).sum(axis=0) % 2 * 255
     cells = [png(checks.astype(np.uint8), "1"), png(make_images(1, 4, 4)[0], "LA")]
-    images = load(save(cells, [0, 1])).train.images
+    images = load(save(cells, [0, 1])).train.inputs
     np.testing.assert_array_equal(images[0, ..., 0], checks)
     np.testing.assert_array_equal(images[1, ..., 0], make_images(1, 4, 4)[0])
 
@@ -69,12 +69,12 @@ def test_palettes_and_transparency_become_three_channels(save, png):
     red = np.zeros((2, 2, 3), dtype=np.uint8)
     red[..., 0] = 255
     dataset = load(save([png(red, "P"), png(red, "RGBA")], [0, 1]))
-    np.testing.assert_array_equal(dataset.train.images, np.stack([red, red]))
+    np.testing.assert_array_equal(dataset.train.inputs, np.stack([red, red]))
 
 
 def test_one_colour_image_gives_all_of_them_three_channels(save, make_images):
     grey, colour = make_images(1, 4, 4)[0], make_images(1, 4, 4, 3)[0]
-    images = load(save([grey, colour], [0, 1])).train.images
+    images = load(save([grey, colour], [0, 1])).train.inputs
     np.testing.assert_array_equal(images[0], np.repeat(grey[..., None], 3, axis=-1))
     np.testing.assert_array_equal(images[1], colour)
 
@@ -92,7 +92,7 @@ def test_more_images_than_one_chunk_keep_their_order(save, png, tmp_path, write_
     columns = {"image": cells, "label": [0, 1] * 750}
     write_parquet(tmp_path / "train.parquet", columns, image=IMAGE)
     write_parquet(tmp_path / "test.parquet", columns, image=IMAGE)
-    assert load(tmp_path).train.images.ravel().tolist() == [value % 251 for value in range(1500)]
+    assert load(tmp_path).train.inputs.ravel().tolist() == [value % 251 for value in range(1500)]
 
 
 def test_shards_are_joined_in_order(save, write_parquet, png, make_images):
@@ -103,7 +103,7 @@ def test_shards_are_joined_in_order(save, write_parquet, png, make_images):
         name = f"train-0000{shard}-of-00003.parquet"
         write_parquet(folder / name, {"image": cells, "label": [0, 1]}, image=IMAGE)
     expected = np.concatenate([make_images(2, 3, 3, seed=shard) for shard in range(3)])
-    np.testing.assert_array_equal(load(folder).train.images[..., 0], expected)
+    np.testing.assert_array_equal(load(folder).train.inputs[..., 0], expected)
 
 
 def test_a_folder_named_like_a_partition_adds_no_column(save, make_images, tmp_path):
@@ -121,7 +121,7 @@ def test_files_without_types_are_read_too(tmp_path, png, make_images):
     for split in ("train", "test"):
         pyarrow.parquet.write_table(table, tmp_path / f"{split}.parquet")
     dataset = load(tmp_path)
-    np.testing.assert_array_equal(dataset.train.images[..., 0], make_images(3, 2, 2))
+    np.testing.assert_array_equal(dataset.train.inputs[..., 0], make_images(3, 2, 2))
     assert dataset.class_names == ("a", "b")
 
 
@@ -207,7 +207,7 @@ def test_an_image_that_is_missing(tmp_path, png, make_images, bad):
 def test_an_image_is_read_from_its_path(tmp_path, make_images):
     Image.fromarray(make_images(1, 2, 2)[0]).save(tmp_path / "a.png")
     cell = {"bytes": None, "path": str(tmp_path / "a.png")}
-    images = load(save_cells(tmp_path, [cell, cell])).train.images
+    images = load(save_cells(tmp_path, [cell, cell])).train.inputs
     np.testing.assert_array_equal(images[0, ..., 0], make_images(1, 2, 2)[0])
 
 
@@ -266,8 +266,8 @@ def test_cifar10_is_what_its_authors_describe(real_data):
     if not (real_data / "cifar10").is_dir():
         pytest.skip("FEDHET_DATA has no cifar10")
     dataset = load_dataset("cifar10")
-    assert dataset.train.images.shape == (50_000, 32, 32, 3)
-    assert dataset.test.images.shape == (10_000, 32, 32, 3)
+    assert dataset.train.inputs.shape == (50_000, 32, 32, 3)
+    assert dataset.test.inputs.shape == (10_000, 32, 32, 3)
     assert np.bincount(dataset.train.labels).tolist() == [5000] * 10
     assert dataset.class_names[:3] == ("airplane", "automobile", "bird")
     # The moments everyone normalises CIFAR-10 with.
@@ -281,5 +281,5 @@ def test_a_real_column_type_survives(real_data):
     test = pyarrow.parquet.read_table(real_data / "fed-isic2019" / "test.parquet")
     first = Image.open(io.BytesIO(test["image"][0].as_py()["bytes"]))
     dataset = load_dataset("hub:someone/fed-isic2019")
-    np.testing.assert_array_equal(dataset.test.images[0], np.asarray(first.convert("RGB")))
+    np.testing.assert_array_equal(dataset.test.inputs[0], np.asarray(first.convert("RGB")))
     assert dataset.test.labels.tolist() == test["label"].to_pylist()

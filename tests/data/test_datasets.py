@@ -15,7 +15,7 @@ def sorted_rows(images):
 
 
 def test_digits_are_those_of_scikit_learn(digits):
-    ours = np.concatenate([digits.train.images, digits.test.images])[..., 0]
+    ours = np.concatenate([digits.train.inputs, digits.test.inputs])[..., 0]
     theirs = load_digits().images
     assert ours.dtype == np.uint8
     assert sorted_rows(ours) == sorted_rows((theirs * 15).astype(np.uint8))
@@ -30,7 +30,7 @@ def test_an_image_of_digits_keeps_its_label(digits):
         for image, label in zip(load_digits().images, load_digits().target, strict=True)
     }
     for split in (digits.train, digits.test):
-        found = [label_of[image.tobytes()] for image in split.images]
+        found = [label_of[image.tobytes()] for image in split.inputs]
         assert split.labels.tolist() == found
 
 
@@ -42,11 +42,11 @@ def test_the_split_of_digits_is_stratified(digits):
 def test_the_split_of_digits_does_not_follow_the_seed(digits):
     other = load_dataset("digits", seed=9)
     assert other.fingerprint == digits.fingerprint
-    np.testing.assert_array_equal(other.test.images, digits.test.images)
+    np.testing.assert_array_equal(other.test.inputs, digits.test.inputs)
 
 
 def test_moments_are_those_of_the_training_set(digits):
-    pixels = digits.train.images.astype(np.float64)
+    pixels = digits.train.inputs.astype(np.float64)
     assert digits.mean.dtype == digits.std.dtype == np.float32
     np.testing.assert_allclose(digits.mean, pixels.mean(axis=(0, 1, 2)), rtol=1e-6)
     np.testing.assert_allclose(digits.std, pixels.std(axis=(0, 1, 2)), rtol=1e-6)
@@ -80,10 +80,10 @@ def test_colour_moments_by_pencil(tmp_path, write_parquet, png):
 
 
 def test_the_whole_set_is_mapped_and_not_copied(digits):
-    for array in (digits.train.images, digits.test.images, digits.train.labels):
+    for array in (digits.train.inputs, digits.test.inputs, digits.train.labels):
         assert isinstance(array, np.memmap)
         assert array.filename is not None
-    assert isinstance(load_dataset("digits", max_train_examples=10**6).train.images, np.memmap)
+    assert isinstance(load_dataset("digits", max_train_examples=10**6).train.inputs, np.memmap)
 
 
 def test_the_fingerprint_is_of_the_content(tmp_path, write_idx, write_parquet, png, make_images):
@@ -118,12 +118,12 @@ def test_changed_files_are_decoded_again(tmp_path, write_idx, make_images):
 
 def test_a_subsample_keeps_order_labels_and_everything_else(digits):
     small = load_dataset("digits", max_train_examples=200, seed=3)
-    assert small.train.images.shape == (200, 8, 8, 1)
-    whole = [image.tobytes() for image in digits.train.images]
-    places = [whole.index(image.tobytes()) for image in small.train.images]
+    assert small.train.inputs.shape == (200, 8, 8, 1)
+    whole = [image.tobytes() for image in digits.train.inputs]
+    places = [whole.index(image.tobytes()) for image in small.train.inputs]
     assert places == sorted(set(places))
     np.testing.assert_array_equal(small.train.labels, digits.train.labels[places])
-    np.testing.assert_array_equal(small.test.images, digits.test.images)
+    np.testing.assert_array_equal(small.test.inputs, digits.test.inputs)
     np.testing.assert_array_equal(small.mean, digits.mean)
     assert small.num_classes == 10
 
@@ -131,7 +131,7 @@ def test_a_subsample_keeps_order_labels_and_everything_else(digits):
 def test_a_subsample_follows_the_seed(digits):
     def fingerprint(size, seed):
         dataset = load_dataset("digits", max_train_examples=size, seed=seed)
-        return dataset.fingerprint, dataset.train.images.tobytes()
+        return dataset.fingerprint, dataset.train.inputs.tobytes()
 
     assert fingerprint(50, 1) == fingerprint(50, 1)
     others = [fingerprint(50, 1), fingerprint(50, 2), fingerprint(51, 1), fingerprint(0, 1)]
@@ -141,10 +141,10 @@ def test_a_subsample_follows_the_seed(digits):
 
 def test_a_subsample_is_uniform(digits):
     kept = np.zeros(len(digits.train.labels))
-    whole = {image.tobytes(): i for i, image in enumerate(digits.train.images)}
+    whole = {image.tobytes(): i for i, image in enumerate(digits.train.inputs)}
     for seed in range(40):
         small = load_dataset("digits", max_train_examples=721, seed=seed)
-        kept[[whole[image.tobytes()] for image in small.train.images]] += 1
+        kept[[whole[image.tobytes()] for image in small.train.inputs]] += 1
     # Each example is kept with probability 1/2: 40 draws have mean 20 and deviation 3.2.
     assert kept.mean() == pytest.approx(20)
     assert kept.std() == pytest.approx(np.sqrt(10), rel=0.1)

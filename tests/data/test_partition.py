@@ -152,7 +152,7 @@ def test_an_alpha_that_starves_clients():
 
 
 def test_an_unknown_kind():
-    with pytest.raises(FedhetError, match=r"partition = 'shards': .*iid, dirichlet"):
+    with pytest.raises(FedhetError, match=r"partition = 'shards': .*iid, dirichlet, natural"):
         make(kind="shards")
 
 

@@ -76,8 +76,8 @@ def test_inner_groups_are_normalised_alike_whatever_is_outside():
 
 
 def test_norms_are_listed_and_groups_must_be_whole():
-    with pytest.raises(FedhetError, match=r"norm = 'sbn': unknown; use one of gn, bn, none"):
-        norm_layer("sbn", 8)
+    with pytest.raises(FedhetError, match=r"norm = 'ln': unknown; use one of gn, bn, sbn, none"):
+        norm_layer("ln", 8)
     with pytest.raises(FedhetError, match=r"norm = 'gn': needs channels in multiples of 4: 10"):
         norm_layer("gn", 10)
 
@@ -89,7 +89,7 @@ def test_builders_are_found_by_name_and_by_import_path():
 
 @pytest.mark.parametrize("name", ["cnm", "", "torch.nn", ":build", ".user_models:build", "a:b:c"])
 def test_unknown_models_list_the_valid_forms(name):
-    with pytest.raises(FedhetError, match=r"model = .*: unknown; use cnn or package.module:funct"):
+    with pytest.raises(FedhetError, match=r"model = .*: unknown; use cnn, lstm or package.modu"):
         builder_for(name)
 
 
