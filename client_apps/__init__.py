@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from client_apps import fedprox, local
+from client_apps import fedprox, fjord, heterofl, local, scaffold
 from fedhet_app.task import Task
 from fedhet_app.wire import TrainReply, TrainRequest
 
@@ -11,9 +11,11 @@ Procedure = Callable[[Task, int, TrainRequest], TrainReply]
 CLIENTS: dict[str, Procedure] = {
     "fedavg": local.train,
     "fedprox": fedprox.train,
-    "fjord": local.train,
+    "fedrolex": local.train,
+    "fjord": fjord.train,
     "has-fl": local.train,
-    "heterofl": local.train,
+    "heterofl": heterofl.train,
     "random-budget": local.train,
+    "scaffold": scaffold.train,
     "uniform": local.train,
 }

@@ -9,14 +9,21 @@ Deviations:
 
 import time
 
+from fedhet_app.augmentation import CropFlip
 from fedhet_app.seeding import rng_for, torch_seeded
 from fedhet_app.task import Task
-from fedhet_app.training import GradientHook, local_sgd
+from fedhet_app.training import GradientHook, Images, Objective, cross_entropy_objective, local_sgd
 from fedhet_app.wire import TrainReply, TrainRequest
 
 
 def train(
-    task: Task, partition: int, request: TrainRequest, hook: GradientHook | None = None
+    task: Task,
+    partition: int,
+    request: TrainRequest,
+    *,
+    hook: GradientHook | None = None,
+    clip_before_hook: bool = False,
+    objective: Objective = cross_entropy_objective,
 ) -> TrainReply:
     """Train the slice of ``request`` on the examples of client ``partition``.
 
@@ -24,22 +31,30 @@ def train(
         task: Data and network.
         partition: The client.
         request: Round, width and start point.
-        hook: Changes the gradient of each step (FedProx).
+        hook: Changes the gradient of each step (FedProx, SCAFFOLD).
+        clip_before_hook: Clip the loss's gradient alone.
+        objective: The loss and its gradient.
     """
     started = time.perf_counter()
     config, server_round = task.config, request.server_round
     rows = task.partition.client(partition)
+    examples = task.train_examples
+    if config.augment == "crop-flip" and isinstance(examples, Images):
+        rng = rng_for(config.seed, "augment", partition, server_round)
+        examples = CropFlip(images=examples, rng=rng)
     model = task.module(request.width)
     model.load(request.vector)
     with torch_seeded(config.seed, "dropout", partition, server_round):
         result = local_sgd(
             model,
-            task.train_images,
+            examples,
             rows,
             config=config,
             lr=config.lr_at(server_round),
             rng=rng_for(config.seed, "shuffle", partition, server_round),
             hook=hook,
+            clip_before_hook=clip_before_hook,
+            objective=objective,
         )
     return TrainReply(
         server_round=server_round,

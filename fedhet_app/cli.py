@@ -1,7 +1,8 @@
-"""The ``fedhet`` command: run, evaluate, export."""
+"""The ``fedhet`` command: run, sweep, audit, report, evaluate, export."""
 
 import logging
 import os
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -116,6 +117,37 @@ def _log_to(console: Console) -> None:
 
 
 @app.command()
+def sweep(
+    suite: Annotated[Path, typer.Argument(help="A suite of runs (YAML).")],
+    jobs: Annotated[int | None, typer.Option(help="Runs at a time; else as CPUs allow.")] = None,
+    results: Annotated[Path | None, typer.Option(help="Folder for the run directories.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Run of the suite to run.")] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Seed of the suite to run.")] = None,
+) -> None:
+    """Run a suite, or continue it; the last line is the folder of its results."""
+    from fedhet_app import sweep_display
+    from fedhet_app.suites import load_suite
+
+    if jobs is not None and jobs < 1:
+        raise FedhetError("--jobs", jobs, "must be at least 1")
+    loaded = load_suite(suite, results)
+    runs = loaded.select(only or [], seed or [])
+    from fedhet_app.engine.sweep import sweep as run_sweep
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        display = sweep_display.SweepDisplay(console)
+        failures = run_sweep(loaded, runs, jobs=jobs, display=display)
+    except KeyboardInterrupt:
+        _say(f"interrupted; continue with: fedhet {shlex.join(sys.argv[1:])}")
+        raise
+    if failures:
+        sweep_display.failure_table(console, failures)
+    console.print(str(loaded.results), soft_wrap=True, highlight=False)
+    raise typer.Exit(1 if failures else 0)
+
+
+@app.command()
 def evaluate(
     directory: Annotated[Path, typer.Argument(help="A finished run.")],
     width: Annotated[float, typer.Option(help="Width of the slice to measure.")] = 1.0,
@@ -139,6 +171,43 @@ def export(
 
     finished.export(finished.load(directory), width, file)
     console.print(str(file.resolve()), soft_wrap=True, highlight=False)
+
+
+@app.command()
+def audit(
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Runs, or folders with runs below.")
+    ],
+    column: Annotated[
+        str, typer.Option(help="Numeric column of clients.jsonl that is the estimate.")
+    ] = "divergence",
+    control: Annotated[
+        list[Path] | None, typer.Option(help="Runs whose budget was spent without looking.")
+    ] = None,
+    json: Annotated[Path | None, typer.Option(help="File to write everything to.")] = None,
+) -> None:
+    """Ask of finished runs whether an estimate knows the clients' data or restates capacity."""
+    from fedhet_app.analysis import audit_display
+    from fedhet_app.analysis.audit import audit as audit_runs
+
+    result = audit_runs(directories, column, control)
+    audit_display.show(console, result)
+    if json is not None:
+        audit_display.write(json, result)
+
+
+@app.command()
+def report(
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Runs, or folders with runs below.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("report"),
+) -> None:
+    """Write tables and figures of finished runs; the last line is the HTML page."""
+    from fedhet_app.analysis.report import write_report
+
+    page = write_report(directories, out)
+    console.print(str(page.resolve()), soft_wrap=True, highlight=False)
 
 
 if __name__ == "__main__":

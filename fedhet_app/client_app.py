@@ -1,10 +1,13 @@
 """ClientApp: message -> task -> local procedure -> reply."""
 
+from dataclasses import replace
+
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from client_apps import CLIENTS
 from fedhet_app import wire
+from fedhet_app.client_state import open_state, state_dir
 from fedhet_app.errors import FedhetError
 from fedhet_app.task import Task, task_of_node
 from fedhet_app.versions import code_fingerprint
@@ -24,6 +27,7 @@ def profile(message: Message, context: Context) -> Message:
 
 def _profile(context: Context) -> wire.Profile:
     task, partition = _task_and_partition(context)
+    state_dir(context)
     return wire.Profile(
         partition=partition,
         num_partitions=task.config.num_clients,
@@ -38,7 +42,9 @@ def _profile(context: Context) -> wire.Profile:
 def train(message: Message, context: Context) -> Message:
     """Run the local procedure of the run's strategy on the slice that was sent."""
     task, partition = _task_and_partition(context)
-    request = wire.read_request(message)
+    request, note = wire.read_request(message), wire.read_note(message)
+    if note is not None:
+        request = replace(request, state=open_state(note, partition, context))
     reply = CLIENTS[task.config.strategy](task, partition, request)
     return wire.reply_to(message, reply)
 

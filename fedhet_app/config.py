@@ -16,12 +16,17 @@ from fedhet_app.config_checks import (
     check_cohort,
     check_effects,
     check_forms,
+    check_plain_sgd,
 )
 from fedhet_app.errors import FedhetError
 from fedhet_app.method_options import (
     FedProxOptions,
+    FedRolexOptions,
+    FjordOptions,
     HasFlOptions,
+    HeteroFlOptions,
     RandomBudgetOptions,
+    ScaffoldOptions,
     UniformOptions,
 )
 from fedhet_app.options import (
@@ -39,7 +44,15 @@ from fedhet_app.options import (
 )
 
 StrategyName = Literal[
-    "fedavg", "fedprox", "heterofl", "fjord", "uniform", "random-budget", "has-fl"
+    "fedavg",
+    "fedprox",
+    "scaffold",
+    "heterofl",
+    "fjord",
+    "fedrolex",
+    "uniform",
+    "random-budget",
+    "has-fl",
 ]
 STRATEGY_NAMES: tuple[str, ...] = get_args(StrategyName)
 
@@ -56,13 +69,15 @@ class Config:
     label_column: str = ""
     test_split: str = "test"
     max_train_examples: CountOrZero = 0  # 0: all of them
-    partition: Literal["iid", "dirichlet"] = "dirichlet"
+    stride: Count = 80  # text: symbols from one window to the next
+    max_windows_per_client: CountOrZero = 0  # text, 0: all of them
+    partition: Literal["iid", "dirichlet", "natural"] = "dirichlet"
     alpha: Positive = 0.3
     balance_mask: bool = False
 
     model: str = "cnn"
     model_preset: Literal["small", "paper"] = "small"
-    norm: Literal["gn", "bn", "none"] = "gn"
+    norm: Literal["gn", "bn", "sbn", "none"] = "gn"
     init: Literal["default", "kaiming"] = "default"
 
     num_clients: Count = 20
@@ -81,8 +96,10 @@ class Config:
     momentum: Decay = 0.9
     weight_decay: NonNegative = 1e-4
     clip_norm: NonNegative = 10.0  # 0: gradients are not clipped
+    augment: Literal["none", "crop-flip"] = "none"
 
     evaluate_every: CountOrZero = 1  # 0: after the last round alone, which always is
+    evaluate_examples: CountOrZero = 0  # 0: all, which the last round always takes
     checkpoint_every: CountOrZero = 10  # 0: as the run starts and ends alone
     results_dir: str = ""
     resume: bool = False
@@ -97,6 +114,10 @@ class Config:
     max_empty_rounds: Count = 3
 
     fedprox: FedProxOptions = field(default_factory=FedProxOptions)
+    scaffold: ScaffoldOptions = field(default_factory=ScaffoldOptions)
+    heterofl: HeteroFlOptions = field(default_factory=HeteroFlOptions)
+    fjord: FjordOptions = field(default_factory=FjordOptions)
+    fedrolex: FedRolexOptions = field(default_factory=FedRolexOptions)
     uniform: UniformOptions = field(default_factory=UniformOptions)
     random_budget: RandomBudgetOptions = field(default_factory=RandomBudgetOptions)
     has_fl: HasFlOptions = field(default_factory=HasFlOptions)
@@ -104,6 +125,8 @@ class Config:
     def __post_init__(self) -> None:
         """Check what no type hint can say."""
         check_forms(self.dataset, self.model)
+        if self.strategy == "scaffold":
+            check_plain_sgd(self.momentum, self.weight_decay, self.scaffold)
         check_cohort(self.cohort_size, self.fraction_train, self.num_clients, self.min_replies)
         check_capacities(self.capacity_tiers, self.capacity_probs)
 

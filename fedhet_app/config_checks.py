@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from fedhet_app.errors import FedhetError
+from fedhet_app.method_options import ScaffoldOptions
 from fedhet_app.options import Scalar, parse_list
 
-_MODEL_FORM = re.compile(r"cnn|[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+_MODEL_FORM = re.compile(r"cnn|lstm|[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _SUM_TOLERANCE = 1e-6
+_WINDOWS = ("stride", "max-windows-per-client")
+_OF_IMAGES = ("augment", "image-column", "label-column", "test-split")
 _LOCATING = ("data-dir", "image-column", "label-column", "test-split")
 
 
@@ -21,7 +24,7 @@ def check_forms(dataset: str, model: str) -> None:
     if not dataset.strip():
         raise FedhetError("dataset", dataset, "must name a data set, for example 'digits'")
     if not _MODEL_FORM.fullmatch(model):
-        raise FedhetError("model", model, "must be 'cnn' or package.module:function")
+        raise FedhetError("model", model, "must be 'cnn', 'lstm' or package.module:function")
 
 
 def check_effects(values: Mapping[str, Scalar], defaults: Mapping[str, Scalar]) -> None:
@@ -34,8 +37,12 @@ def check_effects(values: Mapping[str, Scalar], defaults: Mapping[str, Scalar]) 
     idle = {
         "lr-schedule": ("lr-decay",) if values["lr-schedule"] != "exponential" else (),
         "local-steps": ("local-epochs",) if values["local-steps"] else (),
-        "partition": ("alpha", "balance-mask") if values["partition"] == "iid" else (),
-        "dataset": _LOCATING if values["dataset"] == "digits" else (),
+        "partition": ("alpha", "balance-mask") if values["partition"] != "dirichlet" else (),
+        "dataset": (
+            *(_LOCATING if values["dataset"] == "digits" else ()),
+            *(_WINDOWS if values["dataset"] != "shakespeare" else _OF_IMAGES),
+        ),
+        "model": ("norm",) if values["model"] == "lstm" else (),
         "strategy": [
             key for key in values if "." in key and key.split(".")[0] != values["strategy"]
         ],
@@ -45,6 +52,20 @@ def check_effects(values: Mapping[str, Scalar], defaults: Mapping[str, Scalar]) 
             if values[key] != defaults[key]:
                 remedy = f"has no effect with {cause} = {values[cause]}; leave one of them out"
                 raise FedhetError(key, values[key], remedy)
+
+
+def check_plain_sgd(momentum: float, weight_decay: float, options: ScaffoldOptions) -> None:
+    """Raise ``FedhetError`` for local steps that SCAFFOLD's control variates do not measure."""
+    if weight_decay:
+        remedy = "SCAFFOLD's control variates are of the loss alone; set weight-decay = 0"
+        raise FedhetError("weight-decay", weight_decay, remedy)
+    if momentum and not options.momentum_correction and not options.allow_momentum:
+        remedy = (
+            "makes SCAFFOLD's control variates 1 / (1 - momentum) times too large, and the run "
+            "diverges; set momentum = 0, scaffold.momentum-correction = true, or, to see it "
+            "diverge, scaffold.allow-momentum = true"
+        )
+        raise FedhetError("momentum", momentum, remedy)
 
 
 def check_alpha(alpha: Scalar) -> None:

@@ -27,7 +27,7 @@ def load_toml(path: Path) -> dict[str, Scalar]:
         raise FedhetError("preset", str(path), remedy) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise FedhetError("preset", str(path), f"is not valid TOML: {error}") from None
-    return _flatten(tables, "")
+    return flatten_tables(tables)
 
 
 def parse_pairs(text: str) -> dict[str, Scalar]:
@@ -62,12 +62,17 @@ def _value(text: str) -> Scalar:
     return value if isinstance(value, Scalar) else text
 
 
-def _flatten(tables: dict[str, Any], prefix: str) -> dict[str, Scalar]:
+def flatten_tables(tables: dict[str, Any], prefix: str = "") -> dict[str, Scalar]:
+    """Return the values of nested tables under dotted keys.
+
+    Raises:
+        FedhetError: A value is no scalar.
+    """
     flat: dict[str, Scalar] = {}
     for name, value in tables.items():
         key = prefix + name
         if isinstance(value, dict):
-            flat |= _flatten(value, f"{key}.")
+            flat |= flatten_tables(value, f"{key}.")
         elif isinstance(value, Scalar):
             flat[key] = value
         else:

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedhet_app.submodel.flat import FlatModule
-from fedhet_app.training import Images
+from fedhet_app.training import Examples
 
 BATCH_SIZE = 128
 
@@ -50,21 +51,25 @@ class Evaluation:
 
 
 @torch.inference_mode()
-def evaluate(model: FlatModule, images: Images, num_classes: int) -> Evaluation:
-    """Measure ``model`` on all of ``images`` in evaluation mode and full precision."""
+def evaluate(
+    model: FlatModule, examples: Examples, num_classes: int, rows: Tensor | None = None
+) -> Evaluation:
+    """Measure ``model`` on ``examples``, or some rows, in evaluation mode, full precision."""
     model.module.eval()
     device = model.params.device
     total = torch.zeros((), dtype=torch.float64, device=device)
     correct = torch.zeros(num_classes, dtype=torch.int64, device=device)
-    for rows in torch.arange(len(images.labels), device=device).split(BATCH_SIZE):  # type: ignore[no-untyped-call]
-        inputs, labels = images.batch(rows)
+    if rows is None:
+        rows = torch.arange(len(examples.labels), device=device)
+    for batch in rows.split(BATCH_SIZE):  # type: ignore[no-untyped-call]
+        inputs, labels = examples.batch(batch)
         logits = model.module(inputs)
         total += cross_entropy(logits, labels, reduction="sum")
         hits = labels[logits.argmax(dim=1) == labels]
         correct += torch.bincount(hits, minlength=num_classes)
-    count = torch.bincount(images.labels, minlength=num_classes)
+    count = torch.bincount(examples.labels[rows], minlength=num_classes)
     return Evaluation(
-        loss=float(total) / len(images.labels),
+        loss=float(total) / len(rows),
         correct=correct.cpu().numpy(),
         count=count.cpu().numpy(),
     )

@@ -12,7 +12,9 @@ from fedhet_app.config import parse
 from fedhet_app.errors import FedhetError
 from fedhet_app.evaluation import Evaluation
 from fedhet_app.evaluation import evaluate as evaluate_module
+from fedhet_app.inference import as_it_predicts
 from fedhet_app.results import RunReader, save_tensors
+from fedhet_app.submodel.flat import FlatModule
 from fedhet_app.submodel.layout import flatten, unflatten
 from fedhet_app.task import Task
 
@@ -24,16 +26,15 @@ class FinishedModel:
     task: Task
     vector: NDArray[np.float32]
 
-    def slice(self, width: float) -> NDArray[np.float32]:
-        """Return the slice of one width.
+    def module(self, width: float) -> FlatModule:
+        """Return the network of one width as it predicts.
 
         Raises:
             FedhetError: The width is outside (0, 1].
         """
         if not 0.0 < width <= 1.0:
             raise FedhetError("--width", width, "must be above 0 and at most 1")
-        index = self.task.slicer.index(width)
-        return self.vector if index is None else self.vector[index]
+        return as_it_predicts(self.task, self.vector, width)
 
 
 def load(directory: Path) -> FinishedModel:
@@ -52,10 +53,8 @@ def load(directory: Path) -> FinishedModel:
 
 def evaluate(model: FinishedModel, width: float) -> Evaluation:
     """Measure a slice of the model on the central test set."""
-    task, vector = model.task, model.slice(width)
-    module = task.module(width)
-    module.load(vector)
-    return evaluate_module(module, task.test_images, task.dataset.num_classes)
+    task, module = model.task, model.module(width)
+    return evaluate_module(module, task.test_examples, task.dataset.num_classes)
 
 
 def export(model: FinishedModel, width: float, file: Path) -> None:
@@ -65,14 +64,16 @@ def export(model: FinishedModel, width: float, file: Path) -> None:
         FedhetError: The file cannot be written.
     """
     task, dataset = model.task, model.task.dataset
-    vector = model.slice(width)
-    tensors = unflatten(task.slicer.layout(width), vector)
+    module = model.module(width)
+    tensors = unflatten(module.layout, module.numpy())
     metadata = {
         "width": width,
         "model": task.config.model,
         "model-preset": task.config.model_preset,
-        "norm": task.config.norm,
+        # Static batch norm with its statistics is batch norm.
+        "norm": "bn" if task.config.norm == "sbn" else task.config.norm,
         "input-shape": list(dataset.input_shape),
+        "vocabulary": dataset.vocabulary,
         "num-classes": dataset.num_classes,
         "mean": dataset.mean.tolist(),
         "std": dataset.std.tolist(),

@@ -5,9 +5,10 @@ adaptive sub-models, FedProx with mu = 1.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from fedhet_app.errors import FedhetError
-from fedhet_app.options import Count, CountOrZero, Decay, NonNegative, Share
+from fedhet_app.options import Count, CountOrZero, Decay, NonNegative, Positive, Share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,6 +16,62 @@ class FedProxOptions:
     """``mu``: the weight of the proximal term (mu/2) ||w - w^t||^2."""
 
     mu: NonNegative = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaffoldOptions:
+    """Control variates.
+
+    ``weighting`` is what the server averages by: each ``clients`` alike, as published, or their
+    ``examples``; ``server_lr`` scales its step; with ``momentum_correction`` the clients divide by
+    the steps that momentum makes of K; ``allow_momentum`` runs with momentum uncorrected, which
+    diverges.
+    """
+
+    weighting: Literal["clients", "examples"] = "clients"
+    server_lr: Positive = 1.0
+    momentum_correction: bool = False
+    allow_momentum: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeteroFlOptions:
+    """What the published code adds to training every client at its cap.
+
+    With ``masked_classifier`` logits of labels a client lacks are set to 0 in its loss, and their
+    rows are averaged over the clients that hold the label; with ``scaler`` the outputs of a
+    client's sliced layers are divided by its width while it trains; ``weighting`` is what the
+    average goes by.
+    """
+
+    masked_classifier: bool = False
+    scaler: bool = False
+    weighting: Literal["clients", "examples"] = "examples"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedRolexOptions:
+    """``advance``: by how many channels (groups, under group norm) the window rolls in a round."""
+
+    advance: CountOrZero = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class FjordOptions:
+    """``draw``: whether a client's width is drawn for a round or, as published, for each batch.
+
+    With ``distillation`` the drawn width also learns from the client's widest, which takes a draw
+    for each batch.
+    """
+
+    draw: Literal["round", "batch"] = "round"
+    distillation: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a teacher that no batch would have."""
+        if self.distillation and self.draw == "round":
+            remedy = "needs fjord.draw = 'batch': the teacher is the widest slice of the same batch"
+            raise FedhetError("fjord.distillation", self.distillation, remedy)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +100,11 @@ class RandomBudgetOptions(CadenceOptions):
 
     ``budget`` is the mean width to keep; ``match`` names a run directory whose realised mean widths
     take its place; with ``coverage`` the clients of the largest capacity keep their full width.
+    In mode ``permute`` the widths of the run named by ``match`` are dealt out anew among clients of
+    equal capacity, at each of its adaptations.
     """
 
+    mode: Literal["scale", "permute"] = "scale"
     budget: Share = 0.52
     match: str = ""
     coverage: bool = True
@@ -54,17 +114,26 @@ class RandomBudgetOptions(CadenceOptions):
         if self.match and self.budget != RandomBudgetOptions.budget:
             remedy = "random-budget.budget is set as well; set one of the two"
             raise FedhetError("random-budget.match", self.match, remedy)
+        if self.mode == "permute" and not self.match:
+            remedy = "needs random-budget.match: the directory of the HAS-FL run to permute"
+            raise FedhetError("random-budget.mode", self.mode, remedy)
+        if self.mode == "permute" and not self.coverage:
+            remedy = "has no effect with random-budget.mode = permute; leave one of them out"
+            raise FedhetError("random-budget.coverage", self.coverage, remedy)
 
 
 @dataclass(frozen=True, kw_only=True)
 class HasFlOptions(CadenceOptions):
     """HAS-FL's allocation p = min(cap, p_min + gamma * H / mean(H)).
 
+    ``estimator`` says how H is measured (see ``submodel.divergence``); ``oracle-tv`` takes the true
+    distance of the labels instead, which no deployment knows, as the positive control of an audit.
     ``beta`` is the moving average's memory of H; ``normalise_every`` is the number of rounds after
     which H is divided by its mean; with ``coverage`` the clients of the largest capacity keep their
     full width.
     """
 
+    estimator: Literal["paper", "leave-one-out", "common-core", "oracle-tv"] = "paper"
     p_min: Share = 0.4
     gamma: NonNegative = 0.25
     beta: Decay = 0.9

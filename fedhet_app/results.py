@@ -1,7 +1,8 @@
 """The run directory: one writer, one reader.
 
-``config.json``, ``partition.json``, ``rounds.jsonl``, ``clients.jsonl``, ``summary.json``,
-``model.safetensors`` and ``checkpoint/``; text and safetensors only.
+``config.json``, ``partition.json``, ``rounds.jsonl``, ``clients.jsonl``, ``cost.json``,
+``summary.json``, ``model.safetensors``, ``checkpoint/`` and, in a simulation of a method that
+keeps state on its clients, ``clients/``; text and safetensors only.
 """
 
 import json
@@ -26,6 +27,7 @@ round_observer: ContextVar[Callable[[Row], None] | None] = ContextVar("observer"
 
 CONFIG, PARTITION, SUMMARY = "config.json", "partition.json", "summary.json"
 ROUNDS, CLIENTS, MODEL = "rounds.jsonl", "clients.jsonl", "model.safetensors"
+COST = "cost.json"
 
 
 def write_json(path: Path, content: object) -> None:
@@ -55,6 +57,7 @@ class RunWriter:
         else:
             for name in (ROUNDS, CLIENTS):
                 _truncate(directory / name, resume_at)
+            (directory / SUMMARY).unlink(missing_ok=True)
         self._rounds = self._open(ROUNDS)
         self._clients = self._open(CLIENTS)
 
@@ -82,6 +85,10 @@ class RunWriter:
         observer = round_observer.get()
         if observer is not None:
             observer(row)
+
+    def write_cost(self, tiers: Iterable[Row]) -> None:
+        """Write what each width costs."""
+        write_json(self.directory / COST, [dict(tier) for tier in tiers])
 
     def write_model(self, tensors: dict[str, NDArray[Any]], metadata: dict[str, str]) -> None:
         """Write the final model, one tensor per parameter, in torch's names and shapes."""
@@ -217,6 +224,12 @@ class RunReader:
     def clients(self) -> list[dict[str, Any]]:
         """The rows of ``clients.jsonl``."""
         return read_rows(self.directory / CLIENTS)
+
+    @property
+    def cost(self) -> list[dict[str, Any]]:
+        """What each tier's width costs, ascending; empty where the run has not come to its end."""
+        path = self.directory / COST
+        return list(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else []
 
     def model(self) -> dict[str, NDArray[np.float32]]:
         """Return the final model in torch's names and shapes."""

@@ -13,13 +13,16 @@ import torch
 
 PURPOSES = (
     "allocation",  # round
+    "augment",  # partition, round
     "capacity",
     "dropout",  # partition, round
+    "evaluation",
     "init",
     "partition",
     "sample",  # round
     "shuffle",  # partition, round
     "subsample",
+    "width",  # partition, round
 )
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from flwr.app import Context
@@ -18,7 +19,6 @@ from fedhet_app.task import Task, task_for
 from fedhet_app.versions import versions
 from strategies import STRATEGIES
 from strategies.federation import Federation, gather
-from strategies.submodel import SubmodelStrategy
 
 LOG = logging.getLogger("fedhet")
 
@@ -61,13 +61,15 @@ def run(grid: Grid, config: Config) -> Path:
     resumed = checkpoint.load(directory, config, data) if config.resume else None
     _check_examples(task, federation)
     _say_what_is_odd(task, federation)
-    allocation = STRATEGIES[config.strategy](config, federation.caps, task.slicer.num_params(1.0))
+    method = STRATEGIES[config.strategy]
+    allocation = method.allocation(task, federation.caps)
     writer = RunWriter(directory, resume_at=resumed.server_round if resumed else None)
     writer.write_config(config.flat(), versions(), data)
-    writer.write_partition(describe(task.partition, task.histograms))
+    capacities = {"capacities": federation.caps.tolist()}
+    writer.write_partition(describe(task.partition, task.histograms) | capacities)
     LOG.info("writing to %s", directory)
     try:
-        strategy = SubmodelStrategy(
+        strategy = method.strategy(
             task=task,
             federation=federation,
             allocation=allocation,
@@ -77,6 +79,11 @@ def run(grid: Grid, config: Config) -> Path:
         strategy.run(grid, strategy.record)
     finally:
         writer.close()
+    # Imported here: counting loads much of torch that training does without.
+    from fedhet_app.submodel.cost import cost_table
+
+    widths = sorted({*config.tiers, 1.0})
+    writer.write_cost(asdict(cost) for cost in cost_table(task.builder, task.spec, widths))
     tensors = unflatten(task.slicer.layout(1.0), strategy.vector)
     writer.write_model(tensors, {"width": "1.0"})
     writer.write_summary(strategy.totals.summary(config, "completed"))

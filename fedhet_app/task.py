@@ -11,6 +11,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedhet_app.config import Config, parse
 from fedhet_app.data import Dataset, Split, load_dataset
@@ -18,10 +19,11 @@ from fedhet_app.data.partition import Partition, cached_partition, label_histogr
 from fedhet_app.errors import FedhetError
 from fedhet_app.models import MODELS, ModelSpec, builder_for, check_logits, initial_module
 from fedhet_app.options import Scalar
+from fedhet_app.seeding import rng_for
 from fedhet_app.submodel.flat import FlatModule
 from fedhet_app.submodel.layout import Layout, flatten
 from fedhet_app.submodel.slicing import Slicer
-from fedhet_app.training import Images, keep_freed_memory
+from fedhet_app.training import Examples, Images, Windows, keep_freed_memory
 
 MODULES_KEPT = 8
 
@@ -52,6 +54,8 @@ class Task:
             image_column=config.image_column,
             label_column=config.label_column,
             test_split=config.test_split,
+            stride=config.stride,
+            max_windows_per_client=config.max_windows_per_client,
             max_train_examples=config.max_train_examples,
             seed=config.seed,
         )
@@ -68,6 +72,7 @@ class Task:
             alpha=config.alpha,
             balance_mask=config.balance_mask,
             seed=config.seed,
+            groups=self.dataset.train_groups,
         )
 
     @cached_property
@@ -83,6 +88,7 @@ class Task:
             num_classes=self.dataset.num_classes,
             preset=self.config.model_preset,
             norm=self.config.norm,
+            vocabulary=self.dataset.vocabulary,
         )
 
     @cached_property
@@ -91,21 +97,34 @@ class Task:
         return Slicer(self.builder, self.spec)
 
     @cached_property
-    def train_images(self) -> Images:
+    def train_examples(self) -> Examples:
         """The training examples on the device."""
         return self._on_device(self.dataset.train)
 
     @cached_property
-    def test_images(self) -> Images:
+    def test_examples(self) -> Examples:
         """The central test examples on the device."""
         return self._on_device(self.dataset.test)
 
-    def _on_device(self, split: Split) -> Images:
+    def test_rows(self, examples: int) -> Tensor | None:
+        """Return a random part of the test set, the same for a seed; ``None`` stands for all."""
+        total = len(self.dataset.test.labels)
+        if not 0 < examples < total:
+            return None
+        rng = rng_for(self.config.seed, "evaluation")
+        rows = np.sort(rng.choice(total, size=examples, replace=False))
+        return torch.from_numpy(rows).to(self.device)
+
+    def _on_device(self, split: Split) -> Examples:
+        inputs = torch.from_numpy(split.inputs).to(self.device)
+        labels = torch.from_numpy(split.labels).to(self.device)
+        if self.dataset.vocabulary:
+            return Windows(symbols=inputs, labels=labels)
         scale = 1.0 / self.dataset.std
         shift = -self.dataset.mean * scale
         return Images(
-            pixels=torch.from_numpy(split.images).to(self.device),
-            labels=torch.from_numpy(split.labels).to(self.device),
+            pixels=inputs,
+            labels=labels,
             scale=torch.from_numpy(scale).to(self.device),
             shift=torch.from_numpy(shift).to(self.device),
         )

@@ -8,9 +8,9 @@ whole-vector operations whatever the number of layers.
 import ctypes
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -26,6 +26,21 @@ from fedhet_app.submodel.flat import FlatModule
 GradientHook = Callable[[Tensor, Tensor], None]
 """Called with (parameters, gradient), both flat; changes the gradient in place."""
 
+Forward = Callable[[FlatModule, Tensor], Tensor]
+"""Returns a model's float32 logits, computed in the run's precision."""
+
+Objective = Callable[[Forward, FlatModule, Tensor, Tensor], Tensor]
+"""Called with (forward, model, inputs, labels); adds to ``model.grad``, returns the mean loss."""
+
+
+def cross_entropy_objective(
+    forward: Forward, model: FlatModule, inputs: Tensor, labels: Tensor
+) -> Tensor:
+    """Take the gradient of the mean cross-entropy, and return it as a scalar."""
+    loss = cross_entropy(forward(model, inputs), labels)
+    loss.backward()  # type: ignore[no-untyped-call]
+    return loss.detach()
+
 
 @cache
 def keep_freed_memory() -> None:
@@ -36,6 +51,17 @@ def keep_freed_memory() -> None:
             trim_threshold, mmap_threshold = -1, -3
             libc.mallopt(trim_threshold, 512 << 20)
             libc.mallopt(mmap_threshold, 1 << 30)
+
+
+class Examples(Protocol):
+    """Labelled examples on the training device."""
+
+    @property
+    def labels(self) -> Tensor:
+        """Classes, int64, shape ``(N,)``."""
+
+    def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the inputs and labels of some rows, as a network and its loss take them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +82,29 @@ class Images:
 
     def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return normalised inputs ``(B, C, H, W)`` (channels last), and labels ``(B,)``."""
-        inputs = self.pixels[rows].to(torch.float32).mul_(self.scale).add_(self.shift)
-        return inputs.permute(0, 3, 1, 2), self.labels[rows]
+        return self.normalised(self.pixels[rows]), self.labels[rows]
+
+    def normalised(self, pixels: Tensor) -> Tensor:
+        """Return network inputs ``(B, C, H, W)`` of uint8 pixels ``(B, H, W, C)``."""
+        inputs = pixels.to(torch.float32).mul_(self.scale).add_(self.shift)
+        return inputs.permute(0, 3, 1, 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Windows:
+    """Windows of text on the training device.
+
+    Attributes:
+        symbols: uint8, shape ``(N, L)``.
+        labels: The symbol behind each window, int64, shape ``(N,)``.
+    """
+
+    symbols: Tensor
+    labels: Tensor
+
+    def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return symbols ``(B, L)`` as int64, and labels ``(B,)``."""
+        return self.symbols[rows].to(torch.int64), self.labels[rows]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,13 +134,15 @@ def local_steps(config: Config, examples: int) -> int:
 
 def local_sgd(
     model: FlatModule,
-    images: Images,
+    images: Examples,
     rows: NDArray[np.int64],
     *,
     config: Config,
     lr: float,
     rng: np.random.Generator,
     hook: GradientHook | None = None,
+    clip_before_hook: bool = False,
+    objective: Objective = cross_entropy_objective,
 ) -> TrainResult:
     """Train ``model`` in place with SGD, momentum starting at zero.
 
@@ -104,14 +153,14 @@ def local_sgd(
         config: Batch size, epochs or steps, momentum, weight decay, clipping, precision.
         lr: Learning rate of this round.
         rng: Order of the batches.
-        hook: Changes the gradient before clipping (a proximal term, a control variate).
+        hook: Changes the gradient (a proximal term, a control variate).
+        clip_before_hook: Clip the loss's gradient alone, not what the hook makes of it.
+        objective: The loss and its gradient.
     """
     steps = local_steps(config, len(rows))
     momentum: list[Tensor | None] = [None]
     device = model.params.device
-    autocast = (
-        torch.autocast(device.type, torch.bfloat16) if config.precision == "bf16" else nullcontext()
-    )
+    forward = _autocast_forward if config.precision == "bf16" else _forward
     total, seen = torch.zeros((), dtype=torch.float64, device=device), 0
     if not model.module.training:
         model.module.train()
@@ -122,12 +171,12 @@ def local_sgd(
         # One example may have no variance to normalise with: it takes the running statistics.
         for norm in norms:
             norm.train(len(chosen) > 1)
-        with autocast:
-            loss = cross_entropy(model.module(inputs), labels)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss = objective(forward, model, inputs, labels)
+        if config.clip_norm and clip_before_hook:
+            clip_gradient(model.grad, config.clip_norm)
         if hook is not None:
             hook(model.params, model.grad)
-        if config.clip_norm:
+        if config.clip_norm and not clip_before_hook:
             clip_gradient(model.grad, config.clip_norm)
         sgd(
             [model.params],
@@ -141,9 +190,20 @@ def local_sgd(
             nesterov=False,
             maximize=False,
         )
-        total.add_(loss.detach(), alpha=len(chosen))
+        total.add_(loss, alpha=len(chosen))
         seen += len(chosen)
     return TrainResult(loss=float(total) / seen, steps=steps)
+
+
+def _forward(model: FlatModule, inputs: Tensor) -> Tensor:
+    logits: Tensor = model.module(inputs)
+    return logits
+
+
+def _autocast_forward(model: FlatModule, inputs: Tensor) -> Tensor:
+    with torch.autocast(model.params.device.type, torch.bfloat16):
+        logits: Tensor = model.module(inputs)
+    return logits.float()
 
 
 def clip_gradient(gradient: Tensor, max_norm: float) -> None:

@@ -5,7 +5,9 @@ that a message costs one header whatever the number of layers.
 """
 
 import math
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from io import BytesIO
 
@@ -14,17 +16,21 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from fedhet_app.client_state import ClientState, StateNote
 from fedhet_app.errors import FedhetError
 
 ARRAYS = "arrays"
 VECTOR = "vector"
+CONTROL = "control"
 CONFIG = "config"
 METRICS = "metrics"
 PROFILE = "profile"
 REFUSAL = "refusal"
 TRAIN = "train"
 QUERY_PROFILE = "query.profile"
+DIVERGED = "training diverged"
 NUMPY = "numpy.ndarray"
+PATH_BYTES = 256
 
 Vector = NDArray[np.float32]
 
@@ -37,16 +43,23 @@ class TrainRequest:
         server_round: Counted from 1.
         width: The fraction of channels of the slice that travels.
         vector: The slice, shape ``(size of the width's layout,)``.
+        extras: Whatever else a method sends, by name.
+        state: What the client keeps between rounds; ``None`` for methods without.
     """
 
     server_round: int
     width: float
     vector: Vector
+    extras: Mapping[str, Vector] = field(default_factory=dict)
+    state: ClientState | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainReply:
-    """What a client returns: its trained slice, its number of examples and its mean loss."""
+    """What a client returns: its trained slice, its number of examples and its mean loss.
+
+    ``extras`` is whatever else a method returns, by name.
+    """
 
     server_round: int
     partition: int
@@ -55,6 +68,7 @@ class TrainReply:
     loss: float
     steps: int
     seconds: float
+    extras: Mapping[str, Vector] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,20 +131,58 @@ def record_bytes(content: RecordDict) -> int:
     return sum(len(key) + record.count_bytes() for key, record in content.items())
 
 
-def train_content(arrays: ArrayRecord, server_round: int, width: float) -> RecordDict:
-    """Return the content of a train message; clients with one width share it."""
+def train_content(
+    arrays: ArrayRecord,
+    server_round: int,
+    width: float,
+    *,
+    extras: Mapping[str, ArrayRecord] | None = None,
+    note: StateNote | None = None,
+) -> RecordDict:
+    """Return the content of a train message.
+
+    Args:
+        arrays: The slice.
+        server_round: Counted from 1.
+        width: The slice's.
+        extras: Whatever else the method sends, a vector each.
+        note: Where the client's state stands, for methods with one.
+    """
     settings = ConfigRecord({"round": server_round, "width": width})
-    return RecordDict({ARRAYS: arrays, CONFIG: settings})
+    if note is not None:
+        # One length for nearly all folders: what travels must not depend on where results lie.
+        folder = os.fsencode(note.directory).ljust(PATH_BYTES, b"\0")
+        settings["run"], settings["state-dir"] = note.run, folder
+        settings["accepted-round"], settings["kept-round"] = note.accepted, note.kept
+    return RecordDict({ARRAYS: arrays, CONFIG: settings, **(extras or {})})
 
 
 def read_request(message: Message) -> TrainRequest:
     """Return what a train message asks for."""
     settings = message.content.config_records[CONFIG]
-    vector = unpack(message.content.array_records[ARRAYS])
+    vectors = {
+        name: unpack(record).astype(np.float32, copy=False)
+        for name, record in message.content.array_records.items()
+    }
     return TrainRequest(
         server_round=int(str(settings["round"])),
         width=float(str(settings["width"])),
-        vector=vector.astype(np.float32, copy=False),
+        vector=vectors.pop(ARRAYS),
+        extras=vectors,
+    )
+
+
+def read_note(message: Message) -> StateNote | None:
+    """Return what a train message says of the client's state; ``None`` for methods without one."""
+    settings = message.content.config_records[CONFIG]
+    folder = settings.get("state-dir")
+    if not isinstance(folder, bytes):
+        return None
+    return StateNote(
+        run=str(settings["run"]),
+        directory=os.fsdecode(folder.rstrip(b"\0")),
+        accepted=int(str(settings["accepted-round"])),
+        kept=int(str(settings["kept-round"])),
     )
 
 
@@ -146,10 +198,19 @@ def reply_to(message: Message, reply: TrainReply) -> Message:
             "seconds": reply.seconds,
         }
     )
-    return Message(RecordDict({ARRAYS: pack(reply.vector), METRICS: metrics}), reply_to=message)
+    extras = {name: pack(vector) for name, vector in reply.extras.items()}
+    content = RecordDict({ARRAYS: pack(reply.vector), METRICS: metrics, **extras})
+    return Message(content, reply_to=message)
 
 
-def read_reply(message: Message, *, server_round: int, size: int, profile: Profile) -> TrainReply:
+def read_reply(
+    message: Message,
+    *,
+    server_round: int,
+    size: int,
+    profile: Profile,
+    extras: Mapping[str, int] | None = None,
+) -> TrainReply:
     """Return a client's reply after checking it against what was sent and what it declared.
 
     Args:
@@ -157,16 +218,35 @@ def read_reply(message: Message, *, server_round: int, size: int, profile: Profi
         server_round: The round the request was for.
         size: Number of floats in the slice that was sent.
         profile: What the node said of itself before the first round.
+        extras: Number of floats of what else the method returns, by name.
 
     Raises:
         Rejection: The reply cannot be used; the text says why.
     """
     if message.has_error():
         raise Rejection(f"error {message.error.code}: {_last_line(message.error.reason)}")
-    content = message.content
-    arrays, values = content.array_records.get(ARRAYS), content.metric_records.get(METRICS)
-    if len(content) != 2 or arrays is None or values is None:
-        raise Rejection(f"records named {sorted(content)} instead of ['{ARRAYS}', '{METRICS}']")
+    content, sizes = message.content, {ARRAYS: size, **(extras or {})}
+    arrays, values = content.array_records, content.metric_records.get(METRICS)
+    if set(arrays) != set(sizes) or values is None or len(content) != len(sizes) + 1:
+        raise Rejection(f"records named {sorted(content)} instead of {sorted({*sizes, METRICS})}")
+    metrics = _checked_metrics(values, server_round, profile)
+    vectors = {
+        name: _checked_vector(name, arrays[name], length, metrics["loss"])
+        for name, length in sizes.items()
+    }
+    return TrainReply(
+        server_round=server_round,
+        partition=profile.partition,
+        vector=vectors.pop(ARRAYS),
+        examples=profile.examples,
+        loss=metrics["loss"],
+        steps=int(metrics["steps"]),
+        seconds=metrics["seconds"],
+        extras=vectors,
+    )
+
+
+def _checked_metrics(values: MetricRecord, server_round: int, profile: Profile) -> dict[str, float]:
     metrics = _numbers(values)
     if metrics["round"] != server_round:
         raise Rejection(f"for round {metrics['round']:.0f}, not {server_round}")
@@ -174,15 +254,7 @@ def read_reply(message: Message, *, server_round: int, size: int, profile: Profi
         raise Rejection(f"from partition {metrics['partition']:.0f}, not {profile.partition}")
     if metrics["examples"] != profile.examples:
         raise Rejection(f"{metrics['examples']:.0f} examples, but it declared {profile.examples}")
-    return TrainReply(
-        server_round=server_round,
-        partition=profile.partition,
-        vector=_checked_vector(arrays, size, metrics["loss"]),
-        examples=profile.examples,
-        loss=metrics["loss"],
-        steps=int(metrics["steps"]),
-        seconds=metrics["seconds"],
-    )
+    return metrics
 
 
 def _numbers(record: MetricRecord) -> dict[str, float]:
@@ -195,19 +267,19 @@ def _numbers(record: MetricRecord) -> dict[str, float]:
     return numbers
 
 
-def _checked_vector(record: ArrayRecord, size: int, loss: float) -> Vector:
+def _checked_vector(name: str, record: ArrayRecord, size: int, loss: float) -> Vector:
     received = unpack(record)
     if received.dtype != np.float32:
-        raise Rejection(f"dtype {received.dtype} instead of float32")
+        raise Rejection(f"{name} of dtype {received.dtype} instead of float32")
     vector = received.astype(np.float32, copy=False)
     if vector.shape != (size,):
-        raise Rejection(f"shape {vector.shape} instead of ({size},)")
+        raise Rejection(f"{name} of shape {vector.shape} instead of ({size},)")
     # One BLAS pass decides the usual case; only a huge or non-finite vector needs the second.
     with np.errstate(over="ignore", invalid="ignore"):
         finite = math.isfinite(float(np.dot(vector, vector))) or bool(np.isfinite(vector).all())
     if not finite or not math.isfinite(loss):
         raise Rejection(
-            f"non-finite values (loss {loss}): training diverged; lower lr, "
+            f"non-finite values in {name} (loss {loss}): {DIVERGED}; lower lr, "
             "set clip-norm, or use a norm layer"
         )
     return vector

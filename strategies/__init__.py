@@ -1,19 +1,39 @@
 """Server halves: one file per server procedure, one row per method."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from fedhet_app.config import Config
-from strategies import allocation
+from fedhet_app.task import Task
+from strategies import allocation, heterofl
 from strategies.allocation import Allocation, Widths
+from strategies.fedrolex import FedRolex
 from strategies.has_fl import HasFL
+from strategies.random_budget import random_budget
+from strategies.scaffold import Scaffold
+from strategies.submodel import SubmodelStrategy
 
-STRATEGIES: dict[str, Callable[[Config, Widths, int], Allocation]] = {
-    "fedavg": lambda config, caps, _: allocation.full_width(config, caps),
-    "fedprox": lambda config, caps, _: allocation.full_width(config, caps),
-    "fjord": lambda config, caps, _: allocation.Fjord(config, caps),
-    "has-fl": HasFL,
-    "heterofl": lambda config, caps, _: allocation.at_cap(config, caps),
-    "random-budget": lambda config, caps, _: allocation.RandomBudget(config, caps),
-    "uniform": lambda config, caps, _: allocation.uniform(config, caps),
+
+@dataclass(frozen=True)
+class Method:
+    """The two choices that make a server half.
+
+    Attributes:
+        allocation: Builds the width policy from the task and the capacities, shape ``(N,)``.
+        strategy: What happens in a round.
+    """
+
+    allocation: Callable[[Task, Widths], Allocation]
+    strategy: type[SubmodelStrategy] = SubmodelStrategy
+
+
+STRATEGIES: dict[str, Method] = {
+    "fedavg": Method(allocation.full_width),
+    "fedprox": Method(allocation.full_width),
+    "fedrolex": Method(FedRolex),
+    "fjord": Method(allocation.Fjord),
+    "has-fl": Method(HasFL),
+    "heterofl": Method(heterofl.at_cap, heterofl.HeteroFL),
+    "random-budget": Method(random_budget),
+    "scaffold": Method(allocation.full_width, Scaffold),
+    "uniform": Method(allocation.uniform),
 }
-"""Arguments: configuration, capacities ``(N,)``, number of parameters (buffers left out)."""

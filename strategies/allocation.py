@@ -4,27 +4,17 @@ A policy says how wide each client's slice is in a round; `strategies.submodel` 
 of them is FedAvg when all capacities are 1 (uniform: and its width is 1).
 """
 
-import logging
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhet_app.config import Config, parse
 from fedhet_app.errors import FedhetError
-from fedhet_app.results import RunReader
 from fedhet_app.seeding import rng_for
 from fedhet_app.submodel.aggregation import Aggregate, Update
-from fedhet_app.submodel.allocation import (
-    fjord_widths,
-    random_budget_widths,
-    uniform_widths,
-)
-
-LOG = logging.getLogger("fedhet")
-BUDGET_TOLERANCE = 0.005
+from fedhet_app.submodel.allocation import fjord_widths, uniform_widths
+from fedhet_app.task import Task
 
 Widths = NDArray[np.float64]
 Columns = dict[str, dict[int, float]]
@@ -51,7 +41,13 @@ class Outcome:
 
 
 class Allocation(ABC):
-    """What the server half of a sub-model method decides."""
+    """What the server half of a sub-model method decides.
+
+    Attributes:
+        advance: By how many channels all slices roll from one round to the next.
+    """
+
+    advance: int = 0
 
     @abstractmethod
     def widths(self, server_round: int) -> Widths:
@@ -60,6 +56,10 @@ class Allocation(ABC):
     def reach(self, server_round: int) -> Widths:
         """Return the widest slice each client can get as things stand, shape ``(N,)``."""
         return self.widths(server_round)
+
+    def shift(self, server_round: int) -> int:
+        """Return how far behind the leading channels a round's slices begin."""
+        return self.advance * (server_round - 1)
 
     def observe(self, outcome: Outcome) -> Columns:
         """Learn from a finished round; return columns to log."""
@@ -84,39 +84,44 @@ class Fixed(Allocation):
         return self._widths
 
 
-def full_width(config: Config, caps: Widths) -> Fixed:
+def full_width(task: Task, caps: Widths) -> Fixed:
     """FedAvg and FedProx: every client trains the whole network, whatever its capacity."""
     return Fixed(np.ones_like(caps))
 
 
-def at_cap(config: Config, caps: Widths) -> Fixed:
-    """HeteroFL (Diao et al. 2021), as Paper A runs it: every client at its cap, p_i = p_i^max.
-
-    Deviations:
-        1. Coordinate-wise averaging weighted by examples (Paper A 3.3) where the official code
-           averages by count; no masked cross-entropy, scaler or static batch norm.
-    """
-    return Fixed(caps)
-
-
-def uniform(config: Config, caps: Widths) -> Fixed:
+def uniform(task: Task, caps: Widths) -> Fixed:
     """Uniform (Paper A 4.1): p_i = min(width, p_i^max); what lies outside is never trained."""
-    return Fixed(uniform_widths(caps, config.uniform.width))
+    return Fixed(uniform_widths(caps, task.config.uniform.width))
 
 
 class Fjord(Allocation):
-    """FjORD (Horvath et al. 2021), as Paper A runs it: a random tier a round.
+    """FjORD (Horvath et al. 2021): a random tier up to the client's cap.
+
+    With ``fjord.draw = "batch"`` the client draws it for each mini-batch, as published, and is sent
+    the slice of its largest tier: averaging each coordinate over the clients whose slice holds it
+    is FjORD's average of nested blocks. With one tier it is HeteroFL.
 
     Deviations:
-        1. The tier is drawn per client and round among those up to its cap, not per mini-batch,
-           and there is no self-distillation (Paper A 4.1).
+        1. By default the tier is drawn here, per client and round (Paper A 4.1).
+
+    Raises:
+        FedhetError: The draw is for each mini-batch, and the network has running statistics.
     """
 
-    def __init__(self, config: Config, caps: Widths) -> None:
-        self._caps, self._tiers, self._seed = caps, config.tiers, config.seed
+    def __init__(self, task: Task, caps: Widths) -> None:
+        self._caps, self._tiers, self._seed = caps, task.config.tiers, task.config.seed
+        self._by_batch = task.config.fjord.draw == "batch"
+        if self._by_batch and task.slicer.size > task.slicer.num_params(1.0):
+            remedy = (
+                "the network keeps running statistics, which every width needs of its own; with "
+                "fjord.draw = 'batch' use gn, sbn or none"
+            )
+            raise FedhetError("norm", task.config.norm, remedy)
 
     def widths(self, server_round: int) -> Widths:
         """Draw a tier for every client, sampled or not, so that cohorts do not shift the draws."""
+        if self._by_batch:
+            return self.reach(server_round)
         rng = rng_for(self._seed, "allocation", server_round)
         return fjord_widths(self._caps, self._tiers, rng)
 
@@ -124,64 +129,3 @@ class Fjord(Allocation):
         """Return the largest tier each client can draw, in any round."""
         tiers = np.asarray(self._tiers)
         return np.array([tiers[tiers <= cap].max(initial=min(cap, tiers[0])) for cap in self._caps])
-
-
-class RandomBudget(Allocation):
-    """Random-budget (Paper A 4.1): the control that spends a policy's budget without looking.
-
-    Same cadence as HAS-FL: caps until the first adaptation, then widths that are drawn afresh at
-    each adaptation round and scaled to the budget.
-
-    Deviations:
-        1. The paper gives no sampler: u_i ~ U(0.25, cap), scaled by one factor to meet the mean,
-           clipped to [0.25, cap], clients of the largest cap kept there (coverage).
-    """
-
-    def __init__(self, config: Config, caps: Widths) -> None:
-        self._caps, self._seed, self._options = caps, config.seed, config.random_budget
-        match = self._options.match
-        self._budget = matched_budget(Path(match)) if match else self._options.budget
-        reached = self._drawn(0).mean()
-        if abs(reached - self._budget) > BUDGET_TOLERANCE:
-            LOG.warning(
-                "random-budget: these capacities allow a mean width of %.3f, not %.3f",
-                reached,
-                self._budget,
-            )
-
-    def widths(self, server_round: int) -> Widths:
-        """Return the draw of the last adaptation round before this one."""
-        options = self._options
-        last = (server_round - 1) // options.adapt_every * options.adapt_every
-        if last <= options.warmup:
-            return self._caps
-        return self._drawn(last)
-
-    def _drawn(self, server_round: int) -> Widths:
-        return random_budget_widths(
-            self._caps,
-            self._budget,
-            coverage=self._options.coverage,
-            rng=rng_for(self._seed, "allocation", server_round),
-        )
-
-
-def matched_budget(directory: Path) -> float:
-    """Return the mean width a HAS-FL run allotted over all clients once it had adapted.
-
-    Raises:
-        FedhetError: The directory holds no HAS-FL run, or one that never adapted.
-    """
-    key = "random-budget.match"
-    try:
-        reader = RunReader(directory)
-        config = parse(reader.config)
-    except FedhetError as error:
-        raise FedhetError(key, str(directory), error.remedy) from error
-    if config.strategy != "has-fl":
-        raise FedhetError(key, str(directory), f"is a run of {config.strategy}; name one of has-fl")
-    first = config.has_fl.first_adaptation
-    widths = [row["allocated-mean-width"] for row in reader.rounds if row["round"] > first]
-    if not widths:
-        raise FedhetError(key, str(directory), f"has no round after its first adaptation, {first}")
-    return float(np.mean(widths))

@@ -86,6 +86,7 @@ class RoundStrategy(Strategy):
         self.first_round = resumed.server_round if resumed else 0
         self.totals = Totals(**resumed.counters) if resumed else Totals()
         self.round = Round(number=self.first_round)
+        self.reply_extras: dict[str, int] = {}
 
     @abstractmethod
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -101,7 +102,7 @@ class RoundStrategy(Strategy):
         if rounds <= 0:
             return
         self._checkpoint = self._snapshot()
-        checkpoint.save(self.writer.directory, self._checkpoint)
+        self._save()
         try:
             self.start(
                 grid=grid,
@@ -111,7 +112,12 @@ class RoundStrategy(Strategy):
                 evaluate_fn=self._finish_round,
             )
         finally:
-            checkpoint.save(self.writer.directory, self._checkpoint)
+            self._save()
+
+    def _save(self) -> None:
+        """Write the checkpoint of the last whole round; ``saved`` is the one on disk."""
+        checkpoint.save(self.writer.directory, self._checkpoint)
+        self.saved = self._checkpoint
 
     def summary(self) -> None:
         """Log what is about to run, as Flower asks of a strategy."""
@@ -161,7 +167,11 @@ class RoundStrategy(Strategy):
             raise Rejection(f"no reply within {self.config.round_timeout:g} s")
         profile = self.federation.profiles[sent.partition]
         return wire.read_reply(
-            reply, server_round=self.round.number, size=sent.size, profile=profile
+            reply,
+            server_round=self.round.number,
+            size=sent.size,
+            profile=profile,
+            extras=self.reply_extras,
         )
 
     def _finish_round(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
@@ -179,7 +189,7 @@ class RoundStrategy(Strategy):
         self.writer.write_round(current.row, current.clients)
         self._checkpoint = self._snapshot()
         if config.checkpoint_every and current.number % config.checkpoint_every == 0:
-            checkpoint.save(self.writer.directory, self._checkpoint)
+            self._save()
         self._check_progress()
         shown = ("accuracy", "loss", "train-loss", "mean-width")
         return MetricRecord({k: current.row[k] for k in shown if current.row.get(k) is not None})
@@ -197,6 +207,9 @@ class RoundStrategy(Strategy):
         limit = self.config.max_empty_rounds
         if self.totals.empty_streak >= limit:
             reasons = [each["reason"] for each in self.round.row["rejected"]]
+            diverged = all(wire.DIVERGED in reason for reason in reasons)
+            status = "diverged" if diverged else "failed"
+            self.writer.write_summary(self.totals.summary(self.config, status))
             remedy = f"that many rounds in a row had no usable reply; the last ones: {reasons[:3]}"
             raise FedhetError("max-empty-rounds", limit, remedy)
 

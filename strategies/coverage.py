@@ -18,11 +18,20 @@ class Coverage:
 
     Args:
         slicer: Slices by width.
+        initial: The model before the first round, shape ``(D,)``.
         trained: Coordinates trained before (a resumed run), shape ``(D,)``.
+        advance: By how many channels all slices roll from one round to the next.
     """
 
-    def __init__(self, slicer: Slicer, trained: NDArray[np.bool_] | None = None) -> None:
-        self._slicer = slicer
+    def __init__(
+        self,
+        slicer: Slicer,
+        initial: NDArray[np.float32],
+        trained: NDArray[np.bool_] | None = None,
+        advance: int = 0,
+    ) -> None:
+        self._initial = initial.view(np.int32)
+        self._slicer, self._advance = slicer, advance
         self._num_params = slicer.num_params(1.0)
         self.trained = np.zeros(slicer.size, dtype=bool) if trained is None else trained
         self._warned = False
@@ -48,12 +57,22 @@ class Coverage:
             )
         return {"uncovered": uncovered, "never-trained": never}
 
+    def unmoved(self, vector: NDArray[np.float32]) -> float:
+        """Return the fraction of the parameters whose bits are still those of the initial model."""
+        same = vector.view(np.int32) == self._initial
+        return float(np.count_nonzero(same[: self._num_params]) / self._num_params)
+
     def _uncovered(self, widths: tuple[float, ...]) -> float:
         if widths != self._last[0]:
-            mask = np.zeros(self._slicer.size, dtype=bool)
-            for width in widths:
-                index = self._slicer.index(width)
-                mask[slice(None) if index is None else index] = True
-            missing = np.count_nonzero(~mask[: self._num_params]) / self._num_params
-            self._last = (widths, float(missing))
+            self._last = (widths, self._slicer.unreached(widths, self._advance))
         return self._last[1]
+
+
+def untrained_changed(
+    before: NDArray[np.float32], after: NDArray[np.float32], covered: NDArray[np.bool_]
+) -> int:
+    """Return how many coordinates changed a bit in a round in which nobody trained them.
+
+    It is 0, so that by induction what is never trained keeps every bit of its initial value.
+    """
+    return int(np.count_nonzero((before.view(np.int32) != after.view(np.int32)) & ~covered))

@@ -7,17 +7,23 @@ the coverage guarantee the clients of the largest cap stay at it. Until the firs
 client trains at its cap. With gamma = 0 and no guarantee it is Uniform of width p_min from then on;
 with all caps at most p_min it is HeteroFL.
 
+Three more estimators stand beside the paper's: ``leave-one-out`` measures against the mean of the
+other clients, ``common-core`` on the narrowest slice that any client was allotted, which all of
+them train, and ``oracle-tv`` puts the true distance of the labels in the place of the estimates.
+
 Deviations:
     1. Estimates move at adaptation rounds only: the paper's text puts them inside that block.
     2. The mean in Eq. 6 runs over all clients, sampled or not.
+    3. The oracle is not smoothed: it knows its value from the first adaptation on.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhet_app.config import Config
+from fedhet_app.data.skew import total_variation
 from fedhet_app.submodel.allocation import has_fl_widths
-from fedhet_app.submodel.divergence import divergence, rescale, smooth
+from fedhet_app.submodel.divergence import divergence, leave_one_out, rescale, smooth
+from fedhet_app.task import Task
 from strategies.allocation import Allocation, Columns, Outcome, Widths
 
 
@@ -25,13 +31,14 @@ class HasFL(Allocation):
     """The adaptive policy.
 
     Args:
-        config: Its ``has-fl.*`` values.
+        task: Its configuration's ``has-fl.*`` values, and the network's parameters.
         caps: Largest width of each client, shape ``(N,)``.
-        num_params: Coordinates that are parameters; buffers behind them do not count.
     """
 
-    def __init__(self, config: Config, caps: Widths, num_params: int) -> None:
-        self._options, self._caps, self._num_params = config.has_fl, caps, num_params
+    def __init__(self, task: Task, caps: Widths) -> None:
+        self._options, self._caps = task.config.has_fl, caps
+        self._slicer, self._num_params = task.slicer, task.slicer.num_params(1.0)
+        self._truth = total_variation(task.histograms)
         self._estimates: NDArray[np.float64] = np.ones_like(caps)
         self._widths: Widths = caps
 
@@ -48,10 +55,15 @@ class HasFL(Allocation):
             or not outcome.updates
         ):
             return {"divergence": dict(enumerate(self._estimates.tolist()))}
-        raw = divergence(outcome.updates, outcome.before, outcome.after, self._num_params)
-        self._estimates = smooth(self._estimates, raw, np.array(outcome.partitions), options.beta)
-        if server_round % options.normalise_every == 0:
-            self._estimates = rescale(self._estimates)
+        raw = self._observed(outcome)
+        known = np.flatnonzero(np.isfinite(raw))
+        who, raw = np.array(outcome.partitions)[known], raw[known]
+        if options.estimator == "oracle-tv":
+            self._estimates = self._truth
+        else:
+            self._estimates = smooth(self._estimates, raw, who, options.beta)
+            if server_round % options.normalise_every == 0:
+                self._estimates = rescale(self._estimates)
         self._widths = has_fl_widths(
             self._caps,
             self._estimates,
@@ -61,9 +73,23 @@ class HasFL(Allocation):
         )
         return {
             "divergence": dict(enumerate(self._estimates.tolist())),
-            "divergence-raw": dict(zip(outcome.partitions, raw.tolist(), strict=True)),
+            "divergence-raw": dict(zip(who.tolist(), raw.tolist(), strict=True)),
             "allocated-width": dict(enumerate(self._widths.tolist())),
         }
+
+    def _observed(self, outcome: Outcome) -> NDArray[np.float64]:
+        """Return this round's estimate for each update, NaN where there is none."""
+        measured = (outcome.updates, outcome.before, outcome.after, self._num_params)
+        match self._options.estimator:
+            case "paper":
+                return divergence(*measured)
+            case "leave-one-out":
+                return leave_one_out(*measured)
+            case "common-core":
+                core = self._slicer.index(float(self._widths.min()))
+                return divergence(*measured, core=core)
+            case "oracle-tv":
+                return self._truth[outcome.partitions]
 
     def state(self) -> dict[str, NDArray[np.float64]]:
         """Return estimates and widths."""

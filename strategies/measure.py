@@ -1,21 +1,27 @@
 """Central evaluation: the global model and the slice each capacity tier can run."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedhet_app.evaluation import Evaluation, evaluate
+from fedhet_app.inference import as_it_predicts
+from fedhet_app.submodel.classifier import classifier_of
 from fedhet_app.task import Task
 
 
 def measure(
-    task: Task, vector: NDArray[np.float32], caps: NDArray[np.float64]
-) -> dict[str, float | dict[str, float]]:
+    task: Task, vector: NDArray[np.float32], caps: NDArray[np.float64], *, examples: int = 0
+) -> dict[str, Any]:
     """Evaluate the global model on the central test set.
 
     Args:
         task: Data and network.
         vector: Global model, shape ``(D,)``.
         caps: Largest width of each client, shape ``(N,)``.
+        examples: Size of the part of the test set to measure on; 0 for all of it.
 
     Returns:
         Loss (nats) and accuracy at full width; by width, the accuracy of the slice; by tier of
@@ -23,7 +29,8 @@ def measure(
         run; and the lowest of those over all clients.
     """
     tiers = sorted({*caps.tolist(), *task.config.tiers, 1.0})
-    by_width = {width: _evaluate_slice(task, vector, width) for width in tiers}
+    rows = task.test_rows(examples)
+    by_width = {width: _evaluate_slice(task, vector, width, rows) for width in tiers}
     full = by_width[1.0]
     on_own_mix = np.empty(len(caps))
     for width in np.unique(caps):
@@ -40,8 +47,39 @@ def measure(
     }
 
 
-def _evaluate_slice(task: Task, vector: NDArray[np.float32], width: float) -> Evaluation:
-    index = task.slicer.index(width)
-    model = task.module(width)
-    model.load(vector if index is None else vector[index])
-    return evaluate(model, task.test_images, task.dataset.num_classes)
+def _evaluate_slice(
+    task: Task, vector: NDArray[np.float32], width: float, rows: Tensor | None
+) -> Evaluation:
+    model = as_it_predicts(task, vector, width)
+    return evaluate(model, task.test_examples, task.dataset.num_classes, rows)
+
+
+def stale(task: Task, vector: NDArray[np.float32], width: float) -> dict[str, float]:
+    """Measure what parameters that nobody trains do to the model (Paper A, Proposition 3).
+
+    Paper A holds the frozen columns of the classifier to blame: then zeroing them would mend as
+    much as leaving out all frozen channels does.
+
+    Args:
+        task: Data and network.
+        vector: Global model, shape ``(D,)``.
+        width: The widest slice that is still trained.
+
+    Returns:
+        The width; accuracies on the whole test set of the model as it is, with the classifier's
+        columns outside the slice set to zero, and of the slice.
+    """
+    slicer = task.slicer
+    outside = np.ones(slicer.size, dtype=bool)
+    outside[slice(None) if (index := slicer.index(width)) is None else index] = False
+    frozen = np.zeros_like(outside)
+    layouts = slicer.layout(1.0), slicer.narrowest
+    for entry in classifier_of(*layouts, task.dataset.num_classes):
+        frozen[entry.offset : entry.offset + entry.size] = True
+    zeroed = np.where(frozen & outside, np.float32(0), vector)
+    return {
+        "width": width,
+        "as-is": _evaluate_slice(task, vector, 1.0, None).accuracy,
+        "classifier-zeroed": _evaluate_slice(task, zeroed, 1.0, None).accuracy,
+        "slice": _evaluate_slice(task, vector, width, None).accuracy,
+    }

@@ -8,20 +8,21 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fedhet_app import wire
 from fedhet_app.checkpoint import Checkpoint
 from fedhet_app.results import RunWriter
-from fedhet_app.submodel.aggregation import Update, aggregate
+from fedhet_app.submodel.aggregation import Aggregate, Update, aggregate
 from fedhet_app.task import Task
+from fedhet_app.wire import TrainReply
 from strategies.allocation import Allocation, Columns, Outcome
 from strategies.base import Accepted, Round, RoundStrategy, Sent
-from strategies.coverage import Coverage
+from strategies.coverage import Coverage, untrained_changed
 from strategies.federation import Federation
-from strategies.measure import measure
+from strategies.measure import measure, stale
 
 
 class SubmodelStrategy(RoundStrategy):
@@ -47,8 +48,10 @@ class SubmodelStrategy(RoundStrategy):
         super().__init__(config=task.config, federation=federation, writer=writer, resumed=resumed)
         self.task, self.allocation = task, allocation
         state = dict(resumed.arrays) if resumed else {}
-        self.coverage = Coverage(task.slicer, state.pop("trained", None))
-        self.vector: NDArray[np.float32] = state.pop("vector") if resumed else task.initial_vector()
+        initial = task.initial_vector()
+        trained = state.pop("trained", None)
+        self.coverage = Coverage(task.slicer, initial, trained, allocation.advance)
+        self.vector: NDArray[np.float32] = state.pop("vector") if resumed else initial
         if resumed:
             allocation.restore(state)
         self.record = wire.pack(self.vector)
@@ -62,8 +65,15 @@ class SubmodelStrategy(RoundStrategy):
         }
 
     def measure(self) -> dict[str, Any]:
-        """Evaluate the global model and its slices on the central test set."""
-        return measure(self.task, self.vector, self.federation.caps)
+        """Evaluate the global model and its slices on the central test set, or a part of it."""
+        last = self.round.number == self.config.num_server_rounds
+        examples = 0 if last else self.config.evaluate_examples
+        row = measure(self.task, self.vector, self.federation.caps, examples=examples)
+        row["unmoved"] = self.coverage.unmoved(self.vector)
+        if last and self.round.row["uncovered"]:
+            reach = self.allocation.reach(self.round.number + 1)
+            row["stale"] = stale(self.task, self.vector, float(reach.max()))
+        return row
 
     def configure_train(
         self,
@@ -89,15 +99,15 @@ class SubmodelStrategy(RoundStrategy):
         return self.most_work_first(sent)
 
     def _slices(self, number: int, cohort: list[int], widths: NDArray[np.float64]) -> list[Sent]:
-        slicer, contents, sent = self.task.slicer, {}, []
+        slicer, records, sent = self.task.slicer, {}, []
+        shift = self.allocation.shift(number)
         for partition in cohort:
             width = float(widths[partition])
-            index = slicer.index(width)
-            if width not in contents:
-                record = self.record if index is None else wire.pack(self.vector[index])
-                contents[width] = wire.train_content(record, number, width)
+            index = slicer.index(width, shift)
+            if width not in records:
+                records[width] = self.record if index is None else wire.pack(self.vector[index])
             message = Message(
-                contents[width],
+                self.request(records[width], number, width, partition),
                 dst_node_id=self.federation.profiles[partition].node_id,
                 message_type=wire.TRAIN,
                 ttl=self.config.round_timeout,
@@ -108,6 +118,20 @@ class SubmodelStrategy(RoundStrategy):
             )
         return sent
 
+    def request(
+        self, record: ArrayRecord, server_round: int, width: float, partition: int
+    ) -> RecordDict:
+        """Return what one client is sent with its slice."""
+        return wire.train_content(record, server_round, width)
+
+    def update(self, sent: Sent, reply: TrainReply) -> Update:
+        """Return how one client's reply enters the average."""
+        return Update(index=sent.index, values=reply.vector, weight=float(reply.examples))
+
+    def step(self, after: Aggregate, accepted: Accepted) -> Aggregate:
+        """Return the server's step, which is the average; also where a round has no replies."""
+        return after
+
     def aggregate_train(
         self,
         server_round: int,
@@ -117,11 +141,8 @@ class SubmodelStrategy(RoundStrategy):
         current = self.round
         current.end_phase("training")
         accepted = self.accept(replies)
-        updates = [
-            Update(index=sent.index, values=reply.vector, weight=float(reply.examples))
-            for sent, reply in accepted
-        ]
-        after = aggregate(self.vector, updates)
+        updates = [self.update(sent, reply) for sent, reply in accepted]
+        after = self.step(aggregate(self.vector, updates), accepted)
         columns = self.allocation.observe(
             Outcome(
                 server_round=current.number,
@@ -133,7 +154,9 @@ class SubmodelStrategy(RoundStrategy):
         )
         current.clients = self._client_rows(accepted, columns)
         reach = self.allocation.reach(current.number + 1)
-        current.row |= self.coverage.update(reach, after.covered)
+        covered = after.covered
+        current.row |= self.coverage.update(reach, covered)
+        current.row["untrained-changed"] = untrained_changed(self.vector, after.vector, covered)
         if accepted:
             self.vector, self.record = after.vector, wire.pack(after.vector)
         current.end_phase("aggregation")
@@ -157,7 +180,7 @@ class SubmodelStrategy(RoundStrategy):
             }
             if partition in replies:
                 sent, reply = replies[partition]
-                row |= {"width": sent.width, "loss": reply.loss}
+                row |= {"width": sent.width, "floats": sent.size, "loss": reply.loss}
                 row |= {"steps": reply.steps, "seconds": reply.seconds}
             row |= {name: at[partition] for name, at in columns.items() if partition in at}
             rows.append(row)

@@ -29,6 +29,7 @@ class Totals:
     seconds_aggregation: float = 0.0
     seconds_evaluation: float = 0.0
     wall_seconds: float = 0.0
+    stale: dict[str, float] | None = None
 
     def add(self, row: dict[str, Any]) -> None:
         """Take in one row of ``rounds.jsonl``."""
@@ -48,6 +49,7 @@ class Totals:
         if "accuracy" in row:
             self.final_accuracy, self.final_loss = row["accuracy"], row["loss"]
             self.worst_client_accuracy = row["worst-client-accuracy"]
+            self.stale = row.get("stale")
             if row["accuracy"] > self.best_accuracy:
                 self.best_accuracy, self.best_round = row["accuracy"], row["round"]
 
@@ -56,6 +58,8 @@ class Totals:
         sums = {key.replace("_", "-"): value for key, value in asdict(self).items()}
         mean_width = sums.pop("width-sum") / max(self.rounds, 1)
         del sums["empty-streak"]
+        if self.stale is None:
+            del sums["stale"]
         return {
             "strategy": config.strategy,
             "dataset": config.dataset,

@@ -1,7 +1,11 @@
 import logging
 import os
+import signal
+import sys
 
 import pytest
+
+from fedhet_app import cli
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -20,3 +24,21 @@ def _own_cache(tmp_path_factory):
 def _quiet_flower():
     """Leave only the app's own log in the report of a failed test."""
     logging.getLogger("flwr").setLevel(logging.WARNING)
+
+
+@pytest.fixture
+def fedhet(monkeypatch, capsys):
+    """Call the command line in this process; return status, output and error output."""
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["fedhet", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        captured = capsys.readouterr()
+        return left.value.code or 0, captured.out, captured.err
+
+    handler = signal.getsignal(signal.SIGTERM)
+    yield call
+    signal.signal(signal.SIGTERM, handler)

@@ -1,10 +1,11 @@
 """Small runs of the whole system, and a grid that can spoil what travels."""
 
+import pytest
 from flwr.app import Context, RecordDict
 
 from fedhet_app import engine
 from fedhet_app.config import parse
-from fedhet_app.results import MODEL, RunReader
+from fedhet_app.results import MODEL, RunReader, round_observer
 from fedhet_app.server_app import app as server_app
 
 TINY = {
@@ -37,6 +38,22 @@ def tiny(directory, **options):
 def run(directory, nodes=None, **options):
     """Run a small config in this process and return its reader."""
     engine.run(tiny(directory, **options), engine="inline", nodes=nodes)
+    return RunReader(directory)
+
+
+def interrupted(directory, at, **options):
+    """Run until Ctrl-C in round ``at``, as a key press during the display of its row."""
+
+    def press(row):
+        if row["round"] == at:
+            raise KeyboardInterrupt
+
+    token = round_observer.set(press)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(directory, **options)
+    finally:
+        round_observer.reset(token)
     return RunReader(directory)
 
 

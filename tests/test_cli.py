@@ -10,30 +10,14 @@ import numpy as np
 import pytest
 from running import TINY, model_bytes, outcome, run, tiny
 
-from fedhet_app import checkpoint, cli
+from fedhet_app import checkpoint
 from fedhet_app.models import builder_for
 from fedhet_app.results import RunReader, load_tensors
 from fedhet_app.task import Task
 
 FEDHET = str(Path(sys.executable).with_name("fedhet"))
 SMALL = " ".join(f"{key}={value}" for key, value in TINY.items())
-PLAIN = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
-
-
-@pytest.fixture
-def fedhet(monkeypatch, capsys):
-    """Call the command line in this process; return status, output and error output."""
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(sys, "path", list(sys.path))
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["fedhet", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        captured = capsys.readouterr()
-        return left.value.code or 0, captured.out, captured.err
-
-    return call
+PLAIN = {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +30,7 @@ def command(*arguments, cwd):
     return subprocess.run(
         [FEDHET, *map(str, arguments)],
         cwd=cwd,
-        env=PLAIN,
+        env={**os.environ, **PLAIN},
         check=False,
         capture_output=True,
         text=True,
@@ -220,7 +204,7 @@ def test_an_exported_slice_is_the_network_of_its_width(width, fedhet, finished, 
     assert metadata["num-classes"] == "10"
     mean, std = (float(metadata[key].strip("[]")) for key in ("mean", "std"))
     test = task.dataset.test
-    inputs = (torch.from_numpy(np.array(test.images)).float() - mean) / std
+    inputs = (torch.from_numpy(np.array(test.inputs)).float() - mean) / std
     predicted = module.eval()(inputs.permute(0, 3, 1, 2)).argmax(dim=1).numpy()
     expected = finished.rounds[-1]["slice-accuracy"][f"{width:g}"]
     assert np.mean(predicted == test.labels) == pytest.approx(expected, abs=1e-9)
@@ -248,7 +232,7 @@ def interrupt(directory, engine, rows):
     arguments = ["run", "--engine", engine, "--results", str(directory), "--set", pairs]
     process = subprocess.Popen(
         [FEDHET, *arguments],
-        env=PLAIN,
+        env={**os.environ, **PLAIN},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

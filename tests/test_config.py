@@ -15,6 +15,10 @@ from fedhet_app.method_options import CadenceOptions
 PYPROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
 
 
+PLAIN = {"scaffold": {"momentum": 0.0, "weight-decay": 0.0}}
+"""What a strategy refuses to do without."""
+
+
 def typed(flat):
     return {key: (type(value), value) for key, value in flat.items()}
 
@@ -57,7 +61,7 @@ BAD = [
     ({"model": "my.nets:"}, "model", "package.module:function"),
     ({"model": "my nets:build"}, "model", "package.module:function"),
     ({"dataset": " "}, "dataset", "must name a data set"),
-    ({"norm": "ln"}, "norm", "one of gn, bn, none"),
+    ({"norm": "ln"}, "norm", "one of gn, bn, sbn, none"),
     ({"device": "cuda:0"}, "device", "one of auto, cpu, cuda"),
     ({"num-rounds": 5}, "num-rounds", "unknown key; did you mean num-server-rounds"),
     ({"local_epochs": 5}, "local_epochs", "did you mean local-epochs"),
@@ -109,6 +113,11 @@ BAD = [
     ({"client-cpus": 0}, "client-cpus", "must be at least 1"),
     ({"client-gpus": -0.5}, "client-gpus", "must be at least 0"),
     ({"fedprox.mu": -1.0}, "fedprox.mu", "must be at least 0"),
+    ({"fedrolex.advance": -1}, "fedrolex.advance", "must be at least 0"),
+    ({"fjord.draw": "step"}, "fjord.draw", "one of round, batch"),
+    ({"heterofl.weighting": "labels"}, "heterofl.weighting", "one of clients, examples"),
+    ({"scaffold.server-lr": 0.0}, "scaffold.server-lr", "must be above 0"),
+    ({"scaffold.weighting": "size"}, "scaffold.weighting", "one of clients, examples"),
     ({"uniform.width": 0.0}, "uniform.width", r"must be in \(0, 1\]"),
     ({"random-budget.budget": 1.5}, "random-budget.budget", r"must be in \(0, 1\]"),
     ({"random-budget.adapt-every": 0}, "random-budget.adapt-every", "must be at least 1"),
@@ -147,6 +156,32 @@ BAD = [
     ),
     ({"strategy": "fedavg", "has-fl.gamma": 0.9}, "has-fl.gamma", "no effect with strategy = fed"),
     ({"uniform.width": 0.4}, "uniform.width", "no effect with strategy = has-fl"),
+    (
+        {"strategy": "fjord", "fjord.distillation": True},
+        "fjord.distillation",
+        "needs fjord.draw = 'batch'",
+    ),
+    (
+        {"strategy": "fedrolex", "heterofl.scaler": True},
+        "heterofl.scaler",
+        "no effect with strategy = fedrolex",
+    ),
+    ({"strategy": "scaffold", "momentum": 0.0}, "weight-decay", "set weight-decay = 0"),
+    (
+        {"strategy": "scaffold", "weight-decay": 0.0},
+        "momentum",
+        r"the run diverges; set momentum = 0, .*momentum-correction .*allow-momentum = true",
+    ),
+    (
+        {
+            "strategy": "scaffold",
+            "momentum": 0.0,
+            "weight-decay": 1e-4,
+            "scaffold.allow-momentum": True,
+        },
+        "weight-decay",
+        "set weight-decay = 0",
+    ),
     ({"has-fl.normalise-every": 12}, "has-fl.normalise-every", "multiple of .*adapt-every = 5"),
     (
         {
@@ -184,9 +219,15 @@ def test_a_bad_value_is_refused_by_name(run_config, key, remedy):
         {"partition": "iid", "alpha": 0.3, "balance-mask": False},
         {"strategy": "fedavg", "has-fl.gamma": 0.25, "fedprox.mu": 1.0},
         {"dataset": "cifar10", "data-dir": "/data", "image-column": "img", "test-split": "valid"},
+        {"strategy": "fjord", "fjord.draw": "batch", "fjord.distillation": True},
+        {"strategy": "heterofl", "heterofl.masked-classifier": True, "norm": "sbn"},
+        *(
+            {"strategy": "scaffold", "weight-decay": 0.0, "momentum": 0.9, option: True}
+            for option in ("scaffold.momentum-correction", "scaffold.allow-momentum")
+        ),
         {"seed": 0},
         {"seed": 2**31 - 1},
-        *({"strategy": name} for name in STRATEGY_NAMES),
+        *({"strategy": name, **PLAIN.get(name, {})} for name in STRATEGY_NAMES),
     ],
 )
 def test_edges_that_are_allowed(run_config):
@@ -266,6 +307,13 @@ VALID = {
 }
 VALID_FOR = {
     "fedprox": {"fedprox.mu": st.floats(0, 10)},
+    "fedrolex": {"fedrolex.advance": st.integers(0, 100)},
+    "fjord": {"fjord.draw": st.sampled_from(["round", "batch"])},
+    "heterofl": {
+        "heterofl.masked-classifier": st.booleans(),
+        "heterofl.scaler": st.booleans(),
+        "heterofl.weighting": st.sampled_from(["clients", "examples"]),
+    },
     "random-budget": {
         "random-budget.coverage": st.booleans(),
         "random-budget.budget": floats(0, 1),
@@ -281,8 +329,11 @@ NO_DIGITS = st.text(min_size=1).filter(lambda name: name.strip() and name != "di
 @st.composite
 def run_configs(draw):
     strategy = draw(st.sampled_from(STRATEGY_NAMES))
-    named = {"strategy": st.just(strategy), "dataset": NO_DIGITS}
-    return draw(st.fixed_dictionaries(named, optional=VALID | VALID_FOR.get(strategy, {})))
+    fixed = {key: st.just(value) for key, value in PLAIN.get(strategy, {}).items()}
+    named = {"strategy": st.just(strategy), "dataset": NO_DIGITS, **fixed}
+    free = VALID | VALID_FOR.get(strategy, {})
+    optional = {key: values for key, values in free.items() if key not in named}
+    return draw(st.fixed_dictionaries(named, optional=optional))
 
 
 @given(run_configs())

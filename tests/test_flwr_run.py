@@ -111,13 +111,18 @@ def preset_of(path, **options):
     return path
 
 
+OPTIONS = {
+    "has-fl": {"has_fl__warmup": 0, "has_fl__adapt_every": 1},
+    "scaffold": {"momentum": 0.0, "weight_decay": 0.0},
+}
+
+
 @pytest.mark.parametrize(
     "strategy",
-    ["has-fl", pytest.param("fedprox", marks=pytest.mark.slow)],
+    ["has-fl", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedprox", "scaffold"))],
 )
 def test_flwr_run_ends_with_the_bits_of_the_process(strategy, flower, tmp_path):
-    adapting = {"has_fl__warmup": 0, "has_fl__adapt_every": 1} if strategy == "has-fl" else {}
-    options = {"strategy": strategy, **adapting}
+    options = {"strategy": strategy, **OPTIONS.get(strategy, {})}
     directory = tmp_path / "run"
     preset = preset_of(tmp_path / "preset.toml", results_dir=str(directory), **options)
     assert status_of(flower, preset) == "finished:completed"

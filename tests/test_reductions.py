@@ -17,12 +17,24 @@ ADAPTIVE = {
     "random_budget__warmup": 0,
     "random_budget__adapt_every": 1,
 }
+EVERY_LABEL = {"partition": "iid", "num_clients": 2, "fraction_train": 1.0}
 NARROW = {"capacity_tiers": "0.2,0.4", "capacity_probs": "0.5,0.5"}
+FIRST_ROUND = {
+    "num_server_rounds": 1,
+    "fraction_train": 1.0,
+    "partition": "iid",
+    "momentum": 0.0,
+    "weight_decay": 0.0,
+}
 
 REDUCTIONS = {
     "FedProx with mu = 0 is FedAvg": (
         {"strategy": "fedprox", "fedprox__mu": 0.0},
         {"strategy": "fedavg"},
+    ),
+    "SCAFFOLD from zero controls on equal shares is FedAvg, everybody there": (
+        {**FIRST_ROUND, "strategy": "scaffold"},
+        {**FIRST_ROUND, "strategy": "fedavg"},
     ),
     "HAS-FL with all caps up to p-min is HeteroFL": (
         {"strategy": "has-fl", **ADAPTIVE, **NARROW, "has_fl__p_min": 0.4},
@@ -31,6 +43,32 @@ REDUCTIONS = {
     "Uniform as wide as the largest cap is HeteroFL": (
         {"strategy": "uniform", **NARROW, "uniform__width": 0.4},
         {"strategy": "heterofl", **NARROW},
+    ),
+    "FedRolex that never rolls is HeteroFL": (
+        {"strategy": "fedrolex", "fedrolex__advance": 0},
+        {"strategy": "heterofl"},
+    ),
+    "FjORD with one tier is HeteroFL, also drawn by batch and its own teacher": (
+        {
+            "strategy": "fjord",
+            "fjord__draw": "batch",
+            "fjord__distillation": True,
+            "capacity_tiers": "0.5",
+            "capacity_probs": "1",
+        },
+        {"strategy": "heterofl", "capacity_tiers": "0.5", "capacity_probs": "1"},
+    ),
+    "HeteroFL's masked classifier with every label everywhere changes nothing": (
+        {"strategy": "heterofl", "heterofl__masked_classifier": True, **EVERY_LABEL},
+        {"strategy": "heterofl", **EVERY_LABEL},
+    ),
+    "HeteroFL's scaler at width 1 is FedAvg": (
+        {"strategy": "heterofl", "heterofl__scaler": True, **FULL_CAPACITY},
+        {"strategy": "fedavg", **FULL_CAPACITY},
+    ),
+    "HeteroFL with all its options off is Uniform of width 1": (
+        {"strategy": "heterofl", "norm": "none"},
+        {"strategy": "uniform", "uniform__width": 1.0, "norm": "none"},
     ),
     "FjORD with one tier is HeteroFL": (
         {"strategy": "fjord", "capacity_tiers": "0.5", "capacity_probs": "1"},
@@ -41,8 +79,12 @@ REDUCTIONS = {
         {"strategy": name, **FULL_CAPACITY, **ADAPTIVE, "uniform__width": 1.0},
         {"strategy": "fedavg", **FULL_CAPACITY},
     )
-    for name in sorted(set(STRATEGY_NAMES) - {"fedavg", "fedprox"})
+    for name in sorted(set(STRATEGY_NAMES) - {"fedavg", "fedprox", "scaffold"})
 }
+
+
+def test_every_client_holds_every_label_where_a_reduction_says_so(tmp_path):
+    assert (Task(tiny(tmp_path, **EVERY_LABEL)).histograms > 0).all()
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)

@@ -2,14 +2,21 @@ import json
 
 import numpy as np
 import pytest
-from running import TINY, run, tiny
+from running import TINY, model_bytes, run, tiny
 
 from fedhet_app import engine
 from fedhet_app.config import parse
 from fedhet_app.errors import FedhetError
 from fedhet_app.results import RunReader, load_tensors, read_rows, run_directory, write_json
 
-FILES = {"config.json", "partition.json", "rounds.jsonl", "clients.jsonl", "summary.json"}
+FILES = {
+    "config.json",
+    "partition.json",
+    "rounds.jsonl",
+    "clients.jsonl",
+    "cost.json",
+    "summary.json",
+}
 PROMISED = {
     "strategy",
     "dataset",
@@ -31,7 +38,7 @@ PROMISED = {
 def test_a_finished_run_holds_every_file_and_no_other(tmp_path):
     reader = run(tmp_path / "run", strategy="has-fl", evaluate_every=2)
     names = {path.name for path in reader.directory.iterdir()}
-    assert names == FILES | {"model.safetensors", "checkpoint"}
+    assert names == FILES | {"model.safetensors", "checkpoint", "cost.json"}
     summary = reader.summary
     assert set(summary) >= PROMISED
     assert (summary["status"], summary["rounds"]) == ("completed", 3)
@@ -46,6 +53,34 @@ def test_a_finished_run_holds_every_file_and_no_other(tmp_path):
         assert summary[direction] == sum(row[direction] for row in reader.rounds)
     versions = json.loads((reader.directory / "config.json").read_text())["versions"]
     assert set(versions) >= {"fedhet", "code", "flwr", "torch"}
+
+
+def test_the_cost_of_every_tier_is_on_record(tmp_path):
+    reader = run(tmp_path / "run", norm="none", capacity_tiers="0.5,0.75", capacity_probs="0.5,0.5")
+    assert [tier["width"] for tier in reader.cost] == [0.5, 0.75, 1.0]
+    full = sum(array.size for array in reader.model().values())
+    assert reader.cost[-1]["params"] == full
+    assert reader.cost[-1]["bytes"] == 4 * full
+    assert reader.cost[0]["macs"] < reader.cost[1]["macs"] < reader.cost[2]["macs"]
+
+
+def test_the_floats_of_every_slice_are_on_record(tmp_path):
+    reader = run(tmp_path / "run", strategy="heterofl", num_clients=6, fraction_train=1.0)
+    for row in reader.rounds:
+        floats = sum(c["floats"] for c in reader.clients if c["round"] == row["round"])
+        assert 0 <= row["download-bytes"] - 4 * floats < 300 * 6
+        assert 0 <= row["upload-bytes"] - 4 * floats < 300 * 6
+
+
+def test_a_part_of_the_test_set_is_measured_before_the_last_round(tmp_path):
+    whole = run(tmp_path / "whole", evaluate_every=1)
+    part = run(tmp_path / "part", evaluate_every=1, evaluate_examples=50)
+    assert model_bytes(whole) == model_bytes(part)
+    assert part.rounds[-1]["accuracy"] == whole.rounds[-1]["accuracy"]
+    assert part.rounds[-1]["loss"] == whole.rounds[-1]["loss"]
+    for row in part.rounds[:-1]:
+        assert row["accuracy"] * 50 == pytest.approx(round(row["accuracy"] * 50))
+    assert part.rounds[0]["loss"] != whole.rounds[0]["loss"]
 
 
 def test_bytes_follow_the_slices(tmp_path):

@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from running import model_bytes, outcome, run, timeless
+from running import interrupted, model_bytes, outcome, run, timeless
 
 from fedhet_app import checkpoint
 from fedhet_app.errors import FedhetError
@@ -17,22 +17,6 @@ OPTIONS = {
     "random_budget__adapt_every": 2,
     "has_fl__coverage": False,
 }
-
-
-def interrupted(directory, at, **options):
-    """Run until Ctrl-C in round ``at``, as a key press during the display of its row."""
-
-    def press(row):
-        if row["round"] == at:
-            raise KeyboardInterrupt
-
-    token = round_observer.set(press)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            run(directory, **options)
-    finally:
-        round_observer.reset(token)
-    return RunReader(directory)
 
 
 @pytest.mark.parametrize("strategy", ["fedavg", "fjord", "random-budget", "has-fl"])

@@ -136,7 +136,7 @@ def test_a_diverging_client_is_dropped_named_and_told_why(tmp_path, caplog):
         assert row["replies"] == 0
         assert len(row["rejected"]) == 3
         for rejected in row["rejected"]:
-            assert rejected["reason"].startswith("non-finite values (loss ")
+            assert rejected["reason"].startswith("non-finite values in arrays (loss ")
             assert rejected["reason"].endswith(
                 "training diverged; lower lr, set clip-norm, or use a norm layer"
             )

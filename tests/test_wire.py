@@ -1,5 +1,6 @@
 import io
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedhet_app import wire
+from fedhet_app.client_state import StateNote
 from fedhet_app.engine import InlineGrid
 from fedhet_app.wire import Profile, Rejection, TrainReply
 
@@ -65,6 +67,75 @@ def test_a_reply_arrives_as_it_was_sent(request_message):
     assert got.vector.tobytes() == REPLY.vector.tobytes()
     scalars = {k: v for k, v in vars(got).items() if k != "vector"}
     assert scalars == {k: v for k, v in vars(REPLY).items() if k != "vector"}
+
+
+def test_what_else_a_method_sends_arrives_beside_the_slice():
+    grid = InlineGrid({}, [{}])
+    (node,) = grid.get_node_ids()
+    note = StateNote(run="ab", directory="/results/clients", accepted=2, kept=0)
+    extra = np.array([7, -0.0], dtype=np.float32)
+    record = wire.pack(np.zeros(SIZE, dtype=np.float32))
+    content = wire.train_content(record, 3, 1.0, extras={"control": wire.pack(extra)}, note=note)
+    message = grid.create_message(content, wire.TRAIN, node, "")
+    request = wire.read_request(message)
+    assert request.vector.shape == (SIZE,)
+    assert {name: v.tobytes() for name, v in request.extras.items()} == {"control": extra.tobytes()}
+    assert wire.read_note(message) == note
+
+
+def test_a_method_without_state_sends_nothing_about_it(request_message):
+    content = request_message.content
+    assert set(content) == {"arrays", "config"}
+    assert set(content.config_records["config"]) == {"round", "width"}
+    assert wire.read_note(request_message) is None
+    assert wire.read_request(request_message).extras == {}
+    assert set(wire.reply_to(request_message, REPLY).content) == {"arrays", "metrics"}
+
+
+def read_with_control(content, request_message):
+    message = Message(content, reply_to=request_message)
+    return wire.read_reply(
+        message, server_round=3, size=SIZE, profile=PROFILE, extras={"control": 2}
+    )
+
+
+def test_what_else_a_method_returns_arrives_beside_the_slice(request_message):
+    extra = np.array([7, -0.0], dtype=np.float32)
+    content = wire.reply_to(request_message, replace(REPLY, extras={"control": extra})).content
+    got = read_with_control(content, request_message)
+    assert got.vector.tobytes() == REPLY.vector.tobytes()
+    assert {name: v.tobytes() for name, v in got.extras.items()} == {"control": extra.tobytes()}
+
+
+@pytest.mark.parametrize(
+    ("control", "reason"),
+    [
+        (
+            None,
+            r"records named \['arrays', 'metrics'\] instead of \['arrays', 'control', 'metrics'",
+        ),
+        (MetricRecord({"control": 1.0}), r"records named \['arrays', 'control', 'metrics'\] inst"),
+        (np.zeros(SIZE, np.float32), r"control of shape \(5,\) instead of \(2,\)"),
+        (np.zeros((2, 1), np.float32), r"control of shape \(2, 1\) instead of \(2,\)"),
+        (np.zeros(2), "control of dtype float64 instead of float32"),
+        (np.array([1, math.nan], np.float32), r"non-finite values in control .* training diverged"),
+        (np.array([1, math.inf], np.float32), r"non-finite values in control .* training diverged"),
+    ],
+)
+def test_an_extra_that_cannot_be_used_rejects_the_reply(control, reason, request_message):
+    content = reply_content()
+    if control is not None:
+        is_array = isinstance(control, np.ndarray)
+        content["control"] = any_array(control) if is_array else control
+    with pytest.raises(Rejection, match=reason):
+        read_with_control(content, request_message)
+
+
+def test_an_extra_nobody_asked_for_rejects_the_reply(request_message):
+    content = reply_content()
+    content["control"] = wire.pack(np.zeros(2, np.float32))
+    with pytest.raises(Rejection, match="records named"):
+        read(content, request_message)
 
 
 @pytest.mark.parametrize("size", [1, 1000, 100_000])

@@ -85,6 +85,7 @@ NETWORKS = {
     "cnn-none": (cnn.build, image_spec("none")),
     "cnn-gn": (cnn.build, image_spec("gn")),
     "cnn-bn": (cnn.build, image_spec("bn")),
+    "cnn-sbn": (cnn.build, image_spec("sbn")),
     "flatten": (build_flatten, image_spec()),
     "residual-none": (build_residual, image_spec("none")),
     "residual-gn": (build_residual, image_spec("gn")),

@@ -1,21 +1,17 @@
 """A Flower grid whose nodes run on Flower's own Ray backend."""
 
 import logging
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from contextlib import suppress
 
-import psutil
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 from flwr.server.superlink.fleet.vce.backend.backend import Backend
 
 from fedhet_app.engine.inline import InlineGrid, NodeConfig, load_client_app, numbered
+from fedhet_app.engine.processes import descendants, end_late, kill
 from fedhet_app.errors import FedhetError
 from fedhet_app.options import Scalar
-
-GRACE_SECONDS = 0.5
 
 
 class RayGrid(InlineGrid):
@@ -38,7 +34,7 @@ class RayGrid(InlineGrid):
         load: Callable[[], ClientApp] = load_client_app,
     ) -> None:
         super().__init__(run_config, nodes, load)
-        self._before = set(psutil.Process().children(recursive=True))
+        self._before = set(descendants())
         self._starter = ThreadPoolExecutor(1)
         self._backend = self._starter.submit(self._start, resources)
 
@@ -83,31 +79,14 @@ class RayGrid(InlineGrid):
         if self._backend.exception() is not None:
             return
         backend, workers = self._backend.result()
-        ours = [p for p in psutil.Process().children(recursive=True) if p not in self._before]
+        ours = [process for process in descendants() if process not in self._before]
         flower = logging.getLogger("flwr")
         level = flower.level
         flower.setLevel(logging.CRITICAL)  # messages that are cut short are no news
         workers.shutdown(wait=False, cancel_futures=True)
         # Actors hold no state; ended first, they do not keep Ray from ending the rest in time.
-        _kill(process for process in ours if "ClientAppActor" in process.name())
+        kill(process for process in ours if "ClientAppActor" in process.name())
         backend.terminate()
         workers.shutdown()
         flower.setLevel(level)
-        # Ray gives its daemon a second to end the others; a late one leaves them for a minute.
-        _kill(psutil.wait_procs(ours, timeout=GRACE_SECONDS)[1])
-        _kill(_orphans())
-
-
-def _orphans() -> Iterator[psutil.Process]:
-    """Yield agents of this process's group whose daemon is gone: they started after the count."""
-    for process in psutil.process_iter(["name", "ppid"]):
-        with suppress(psutil.NoSuchProcess, ProcessLookupError):
-            agent = process.info["ppid"] == 1 and process.info["name"].startswith("ray::")
-            if agent and os.getpgid(process.pid) == os.getpgrp():
-                yield process
-
-
-def _kill(processes: Iterable[psutil.Process]) -> None:
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
+        end_late(ours)

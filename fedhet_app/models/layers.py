@@ -7,7 +7,8 @@ groups, and an inner group is normalised alike in the sub-network and in the ful
 import math
 from collections.abc import Callable
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from fedhet_app.errors import FedhetError
 
@@ -38,6 +39,22 @@ def _group_norm(channels: int) -> nn.Module:
     return nn.GroupNorm(channels // GROUP_SIZE, channels)
 
 
+class StaticBatchNorm2d(nn.BatchNorm2d):
+    """Batch norm by the statistics of the batch alone: it keeps none (HeteroFL, Diao et al. 2021).
+
+    A batch with one value per channel, which has no variance, becomes the bias.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels, track_running_stats=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise ``(B, C, H, W)`` by its own mean and variance per channel."""
+        # The functional form would refuse one value per channel.
+        cudnn = torch.backends.cudnn.enabled
+        return torch.batch_norm(x, self.weight, self.bias, None, None, True, 0.0, self.eps, cudnn)
+
+
 def _no_norm(channels: int) -> nn.Module:
     return nn.Identity()
 
@@ -45,6 +62,7 @@ def _no_norm(channels: int) -> nn.Module:
 NORMS: dict[str, Callable[[int], nn.Module]] = {
     "gn": _group_norm,
     "bn": nn.BatchNorm2d,
+    "sbn": StaticBatchNorm2d,
     "none": _no_norm,
 }
 

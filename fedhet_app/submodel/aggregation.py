@@ -34,12 +34,17 @@ class Aggregate:
     Attributes:
         vector: The new model, shape (D,).
         mean_delta: Dbar, shape (D,); 0 where nobody trained.
-        covered: Whether anybody trained the coordinate, shape (D,).
+        weight: Sum of the weights of those who trained the coordinate, shape (D,).
     """
 
     vector: NDArray[np.float32]
     mean_delta: NDArray[np.float64]
-    covered: NDArray[np.bool_]
+    weight: NDArray[np.float64]
+
+    @property
+    def covered(self) -> NDArray[np.bool_]:
+        """Whether anybody trained the coordinate, shape (D,)."""
+        return self.weight > 0
 
 
 def aggregate(vector: NDArray[np.float32], updates: Sequence[Update]) -> Aggregate:
@@ -64,7 +69,7 @@ def aggregate(vector: NDArray[np.float32], updates: Sequence[Update]) -> Aggrega
     new = mean.astype(np.float32)
     # Minus zero equals zero: comparing keeps the old bits where the mean has lost the sign.
     np.copyto(new, vector, where=new == vector)
-    return Aggregate(vector=new, mean_delta=mean - old, covered=covered)
+    return Aggregate(vector=new, mean_delta=mean - old, weight=weight)
 
 
 def _check(update: Update, vector: NDArray[np.float32]) -> None:

@@ -102,6 +102,24 @@ def random_budget_widths(
     return widths
 
 
+def permuted_widths(caps: Widths, widths: Widths, rng: np.random.Generator) -> Widths:
+    """Deal widths out anew among the clients of equal cap.
+
+    Args:
+        caps: Largest width of each client, shape (N,).
+        widths: What is dealt out, at most its client's cap, shape (N,).
+        rng: Advanced by one permutation per distinct cap, ascending.
+
+    Returns:
+        Shape (N,); within each cap the same widths.
+    """
+    dealt = widths.copy()
+    for cap in np.unique(caps):
+        of_tier = np.flatnonzero(caps == cap)
+        dealt[of_tier] = widths[rng.permutation(of_tier)]
+    return dealt
+
+
 def draw_capacities(
     num_clients: int, tiers: Sequence[float], probs: Sequence[float], rng: np.random.Generator
 ) -> tuple[Widths, bool]:

@@ -33,7 +33,7 @@ def cost_table(builder: Builder, spec: ModelSpec, widths: Iterable[float]) -> li
     """Return the cost of each width, counted on the meta device without any arithmetic.
 
     Args:
-        builder: Builds the network of a width, which takes (1, C, H, W) float32 input.
+        builder: Builds the network of a width.
         spec: What the network is built from.
         widths: Fractions in (0, 1].
     """
@@ -43,7 +43,7 @@ def cost_table(builder: Builder, spec: ModelSpec, widths: Iterable[float]) -> li
 def _cost(builder: Builder, spec: ModelSpec, width: float) -> Cost:
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         module = builder(width, spec).eval()
-        module(torch.zeros(1, *spec.input_shape))
+        module(spec.example_inputs(1))
     layout = layout_of(module)
     return Cost(
         width=width,

@@ -1,6 +1,8 @@
 """How far a client's update lies from the mean update: HAS-FL's estimate of heterogeneity.
 
-Paper A, Section 3: Definition 1 and its observable form, and lines 20-31 of Algorithm 1.
+Paper A, Section 3: Definition 1 and its observable form, and lines 20-31 of Algorithm 1. Beside the
+paper's estimator there are two that try to take the width out of it: ``leave_one_out``, whose mean
+does not contain the client itself, and the paper's on a ``core`` that all clients share.
 
 Deviations:
 
@@ -22,10 +24,42 @@ def divergence(
     aggregated: Aggregate,
     num_params: int,
     eps: float = 1e-8,
+    *,
+    core: NDArray[np.int64] | None = None,
 ) -> NDArray[np.float64]:
     """Return ||m(Delta_i - Dbar)||^2 / (||m Dbar||^2 + eps) of every update (Eq. 5).
 
-    Dbar includes client i itself; m is client i's slice, without buffers.
+    Dbar includes client i itself; m is client i's slice, without buffers, or its part in ``core``.
+
+    Args:
+        updates: The replies of the round.
+        vector_before: The model that was sent, shape (D,).
+        aggregated: What ``aggregate`` made of both.
+        num_params: Coordinates of the full vector from this one on are buffers and do not count.
+        eps: Guards the denominator.
+        core: Ascending coordinates to measure on; ``None`` for each client's whole slice.
+
+    Returns:
+        One estimate per update, in their order.
+    """
+    estimates = []
+    for update in updates:
+        at, delta = _delta(update, vector_before, num_params, core)
+        mean = aggregated.mean_delta[at]
+        estimates.append(_squared_norm(delta - mean) / (_squared_norm(mean) + eps))
+    return np.array(estimates, dtype=np.float64)
+
+
+def leave_one_out(
+    updates: Sequence[Update],
+    vector_before: NDArray[np.float32],
+    aggregated: Aggregate,
+    num_params: int,
+    eps: float = 1e-8,
+) -> NDArray[np.float64]:
+    """Return ``divergence`` from the mean of the other clients.
+
+    Coordinates that nobody else trained leave both norms.
 
     Args:
         updates: The replies of the round.
@@ -35,12 +69,17 @@ def divergence(
         eps: Guards the denominator.
 
     Returns:
-        One estimate per update, in their order.
+        One estimate per update, in their order; NaN for a client that shares no coordinate.
     """
-    estimates = [
-        _divergence(update, vector_before, aggregated.mean_delta, num_params, eps)
-        for update in updates
-    ]
+    estimates = []
+    for update in updates:
+        at, delta = _delta(update, vector_before, num_params, None)
+        others = aggregated.weight[at] - update.weight
+        shared = others > 0
+        total = aggregated.mean_delta[at] * aggregated.weight[at] - update.weight * delta
+        mean = total[shared] / others[shared]
+        distance = _squared_norm(delta[shared] - mean)
+        estimates.append(distance / (_squared_norm(mean) + eps) if shared.any() else np.nan)
     return np.array(estimates, dtype=np.float64)
 
 
@@ -72,21 +111,24 @@ def rescale(estimates: NDArray[np.float64]) -> NDArray[np.float64]:
     return estimates / mean if mean > 0 else estimates.copy()
 
 
-def _divergence(
+def _delta(
     update: Update,
     before: NDArray[np.float32],
-    mean_delta: NDArray[np.float64],
     num_params: int,
-    eps: float,
-) -> float:
+    core: NDArray[np.int64] | None,
+) -> tuple[NDArray[np.int64] | slice, NDArray[np.float64]]:
+    """Return the coordinates measured, and what the client added to each."""
     if update.index is None:
-        mean, old, values = mean_delta[:num_params], before[:num_params], update.values[:num_params]
+        at: NDArray[np.int64] | slice = slice(num_params)
+        if core is not None:
+            at = core[core < num_params]
+        values = update.values[at]
     else:
-        is_param = update.index < num_params
-        index, values = update.index[is_param], update.values[is_param]
-        mean, old = mean_delta[index], before[index]
-    delta = values.astype(np.float64) - old
-    return _squared_norm(delta - mean) / (_squared_norm(mean) + eps)
+        chosen = update.index < num_params
+        if core is not None:
+            chosen &= np.isin(update.index, core, assume_unique=True)
+        at, values = update.index[chosen], update.values[chosen]
+    return at, values.astype(np.float64) - before[at]
 
 
 def _squared_norm(x: NDArray[np.float64]) -> float:

@@ -4,7 +4,8 @@ Paper A ("Capacity Confounds and Coverage Guarantees in Adaptive Sub-model Feder
 Algorithm 2. Nothing is declared: the two networks' shapes say it all. Equal dimensions are taken
 whole, differing ones keep their leading part, rows of recurrent layers keep the leading part of
 every gate. Columns of a linear layer behind a flattened feature map are channel-major, so their
-leading part belongs to the leading channels.
+leading part belongs to the leading channels. A shift turns the leading part into a window that
+rolls over the channels (see ``rolling``).
 
 Deviations from Algorithm 2:
 
@@ -17,6 +18,7 @@ from torch import nn
 
 from fedhet_app.errors import FedhetError
 from fedhet_app.submodel.layout import Entry, Layout, layout_of
+from fedhet_app.submodel.rolling import Units, units_of, window
 
 _GATES: dict[type[nn.Module], int] = {
     nn.LSTM: 4,
@@ -52,13 +54,23 @@ def slice_index(full: nn.Module, sub: nn.Module) -> NDArray[np.int64]:
     return index_between(full, layout_of(full), layout_of(sub))
 
 
-def index_between(full: nn.Module, whole: Layout, part: Layout) -> NDArray[np.int64]:
+def index_between(
+    full: nn.Module,
+    whole: Layout,
+    part: Layout,
+    *,
+    narrowest: Layout | None = None,
+    shift: int = 0,
+) -> NDArray[np.int64]:
     """Do the work of ``slice_index`` for layouts that are already known.
 
     Args:
         full: The network of width 1, asked for the kinds of its layers.
         whole: Its layout.
         part: The sub-network's layout.
+        narrowest: The layout of the narrowest network, which says what rolls as one; without it
+            nothing rolls.
+        shift: By how many units the kept channels lie behind the leading ones, modulo their number.
 
     Returns:
         Ascending positions, shape (``part.size``,).
@@ -71,27 +83,40 @@ def index_between(full: nn.Module, whole: Layout, part: Layout) -> NDArray[np.in
     gates = _gates_by_parameter(full)
     uncut = _uncut_parameters(full)
     blocks = []
-    for entry, kept in zip(whole.entries, part.entries, strict=True):
+    for position, (entry, kept) in enumerate(zip(whole.entries, part.entries, strict=True)):
         if entry.shape != kept.shape and entry.name in uncut:
             raise _refusal(full, f"{entry.name} cannot be cut: {uncut[entry.name]}")
         if not _fits(entry.shape, kept.shape):
             problem = f"{entry.name} has shape {entry.shape} at full width, {kept.shape} below"
             raise _refusal(full, f"{problem}; no dimension may grow")
-        blocks.append(_block_index(entry, kept, gates.get(entry.name, 1)))
+        units = units_of(entry, kept, narrowest.entries[position]) if narrowest else None
+        blocks.append(_block_index(entry, kept, gates.get(entry.name, 1), units, shift))
     return np.concatenate(blocks) if blocks else np.empty(0, np.int64)
 
 
-def _block_index(entry: Entry, kept: Entry, gates: int) -> NDArray[np.int64]:
-    """Return the positions of the kept part of one block, in stored order."""
-    leading = [np.arange(size) for size in kept.shape]
-    if leading and entry.shape[0] != kept.shape[0]:
-        starts = np.arange(gates) * (entry.shape[0] // gates)
-        leading[0] = (starts[:, np.newaxis] + np.arange(kept.shape[0] // gates)).ravel()
-    order = entry.to_memory_order(tuple(range(len(entry.shape))))
-    block = np.arange(entry.offset, entry.offset + entry.size)
-    block = block.reshape(entry.to_memory_order(entry.shape))
-    index: NDArray[np.int64] = np.ravel(block[np.ix_(*(leading[dim] for dim in order))])
+def _block_index(
+    entry: Entry, kept: Entry, gates: int, units: Units | None, shift: int
+) -> NDArray[np.int64]:
+    """Return the positions of the kept part of one block, ascending, in stored order."""
+    index = np.full(1, entry.offset)
+    stride = entry.size
+    for dim in entry.to_memory_order(tuple(range(len(entry.shape)))):
+        size, count = entry.shape[dim], kept.shape[dim]
+        blocks = gates if dim == 0 else 1
+        unit = units[dim] // blocks if units else 1
+        stride //= max(size, 1)
+        places = _places(size // blocks, count // blocks, unit, shift)
+        starts = np.arange(blocks) * (size // blocks)
+        places = (starts[:, np.newaxis] + places).ravel()
+        index = (index[:, np.newaxis] + places * stride).ravel()
     return index
+
+
+def _places(size: int, kept: int, unit: int, shift: int) -> NDArray[np.int64]:
+    """Return which coordinates of one dimension, or of a gate's part of it, are kept."""
+    first = window(size // unit, kept // unit, shift) * unit
+    places: NDArray[np.int64] = (first[:, np.newaxis] + np.arange(unit)).ravel()
+    return places
 
 
 def _fits(full: tuple[int, ...], sub: tuple[int, ...]) -> bool:

@@ -1,9 +1,11 @@
 """What sub-model runs leave untrained, and how wide they are, read from their results."""
 
+import json
 from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 from running import run, tiny
 
 from fedhet_app.config import parse
@@ -59,8 +61,33 @@ def test_uniform_keeps_every_bit_outside_the_half_slice(tmp_path, caplog):
     for row in reader.rounds:
         assert row["uncovered"] == pytest.approx(share)
         assert row["never-trained"] == pytest.approx(share)
+        assert row["untrained-changed"] == 0
+    assert reader.rounds[-1]["unmoved"] >= share
     assert caplog.text.count(WARNING) == 1
     assert "the largest width is 0.5" in caplog.text
+
+
+def test_what_stale_parameters_do_is_measured_at_the_end(tmp_path):
+    options = {"strategy": "uniform", "norm": "none", "evaluate_every": 1}
+    reader = run(tmp_path / "run", **options)
+    assert "stale" not in reader.rounds[-2]
+    measured = reader.summary["stale"]
+    assert measured["width"] == 0.5
+    assert measured["as-is"] == reader.summary["final-accuracy"]
+    assert measured["slice"] == reader.rounds[-1]["slice-accuracy"]["0.5"]
+    tensors = reader.model()
+    classifier = tensors["classifier.weight"].copy()
+    classifier[:, classifier.shape[1] // 2 :] = 0
+    task = Task(parse(reader.config))
+    module = task.builder(1.0, task.spec).eval()
+    state = {name: torch.tensor(array) for name, array in tensors.items()}
+    module.load_state_dict(state | {"classifier.weight": torch.tensor(classifier)})
+    images, labels = task.test_examples.batch(torch.arange(len(task.test_examples.labels)))
+    with torch.no_grad():
+        hits = module(images).argmax(dim=1) == labels
+    assert measured["classifier-zeroed"] == pytest.approx(hits.double().mean().item())
+    covered = run(tmp_path / "covered", strategy="heterofl", evaluate_every=1)
+    assert "stale" not in covered.summary
 
 
 def test_without_the_guarantee_has_fl_stops_training_the_outermost(tmp_path, caplog):
@@ -171,6 +198,88 @@ def test_random_budget_matches_only_a_has_fl_run_that_adapted(tmp_path):
     with pytest.raises(FedhetError, match=r"holds no config.json: not a run"):
         run(tmp_path / "three", **RANDOM, random_budget__match=str(tmp_path / "none"))
     assert not any((tmp_path / name).exists() for name in ("one", "two", "three"))
+
+
+PERMUTED = {**RANDOM, "random_budget__mode": "permute"}
+del PERMUTED["random_budget__warmup"], PERMUTED["random_budget__adapt_every"]
+
+
+def allotted(reader):
+    """Widths by round of those that trained, and what each tier was allotted by round."""
+    trained, tiers = {}, {}
+    for row in reader.clients:
+        if row["trained"]:
+            trained[row["round"], row["partition"]] = row["width"]
+        if "allocated-width" in row:
+            tier = tiers.setdefault(row["round"], {}).setdefault(row["capacity"], [])
+            tier.append(row["allocated-width"])
+    return trained, tiers
+
+
+def test_permuting_deals_the_widths_of_a_has_fl_run_out_anew_within_each_capacity(tmp_path):
+    shared = {"num_clients": 20, "partition": "iid", "fraction_train": 1.0, "local_steps": 1}
+    hasfl = run(tmp_path / "has-fl", **{**ADAPTING, **shared})
+    permuted = run(
+        tmp_path / "permuted",
+        **{**PERMUTED, **shared},
+        random_budget__match=str(hasfl.directory),
+    )
+    adaptive, tiers = allotted(hasfl)
+    control, _ = allotted(permuted)
+    caps = {row["partition"]: row["capacity"] for row in hasfl.clients}
+    assert control.keys() == adaptive.keys()
+    moved = 0
+    for number in range(1, 7):
+        for cap in set(caps.values()):
+            of_tier = [i for i in caps if caps[i] == cap]
+            dealt = sorted(control[number, i] for i in of_tier)
+            last = max((r for r in tiers if r < number), default=0)
+            assert dealt == sorted(tiers[last][cap] if last else [cap] * len(of_tier))
+        moved += sum(control[number, i] != adaptive[number, i] for i in caps)
+    assert moved > 0
+    means = [[row["allocated-mean-width"] for row in reader.rounds] for reader in (hasfl, permuted)]
+    assert means[0] == pytest.approx(means[1])
+
+
+def test_permuting_needs_a_run_of_the_same_clients(tmp_path):
+    shared = {"num_clients": 8, "partition": "iid", "local_steps": 1}
+    hasfl = run(tmp_path / "has-fl", **{**ADAPTING, **shared})
+    options = {**PERMUTED, "random_budget__match": str(hasfl.directory)}
+    with pytest.raises(FedhetError, match="its clients had other capacities"):
+        run(tmp_path / "seed", **{**options, "num_clients": 8, "seed": 5})
+    nodes = [{"partition-id": i, "num-partitions": 9, "capacity": 1.0} for i in range(9)]
+    same = [row["capacity"] for row in sorted(hasfl.clients, key=lambda r: r["partition"])]
+    assert len(set(same)) > 1
+    with pytest.raises(FedhetError, match="its clients had other capacities"):
+        run(tmp_path / "more", nodes=nodes, **{**options, "num_clients": 9})
+    with pytest.raises(FedhetError, match=r"needs random-budget.match"):
+        tiny(tmp_path, **PERMUTED)
+    with pytest.raises(FedhetError, match=r"has no effect with random-budget.mode = permute"):
+        tiny(tmp_path, **options, random_budget__coverage=False)
+    short = run(tmp_path / "short", strategy="has-fl", num_clients=8)
+    with pytest.raises(FedhetError, match="no round after its first adaptation, 15"):
+        run(tmp_path / "never", **{**options, "random_budget__match": str(short.directory)})
+
+
+@pytest.mark.parametrize("estimator", ["leave-one-out", "common-core", "oracle-tv"])
+def test_every_estimator_leads_to_other_widths_than_the_papers(estimator, tmp_path):
+    paper = run(tmp_path / "paper", **ADAPTING)
+    other = run(tmp_path / "other", **ADAPTING, has_fl__estimator=estimator)
+    assert allotted(paper)[1] != allotted(other)[1]
+    raw = [row["divergence-raw"] for row in other.clients if "divergence-raw" in row]
+    assert len(raw) == 3 * 4
+    assert np.isfinite(raw).all()
+
+
+def test_the_oracle_is_the_true_distance_of_the_labels(tmp_path):
+    reader = run(tmp_path / "run", **ADAPTING, has_fl__estimator="oracle-tv")
+    told = json.loads((reader.directory / "partition.json").read_text())
+    counts = np.array(told["class-histograms"])
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    truth = np.abs(shares - counts.sum(axis=0) / counts.sum()).sum(axis=1) / 2
+    last = [row for row in reader.clients if row["round"] == 6]
+    assert [row["divergence"] for row in last] == pytest.approx(truth)
+    assert told["capacities"] == [row["capacity"] for row in last]
 
 
 def test_fjord_draws_tiers_up_to_the_capacity(tmp_path):

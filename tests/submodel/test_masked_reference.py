@@ -13,11 +13,11 @@ from fedhet_app.submodel.slicing import Slicer
 
 
 @pytest.mark.parametrize("name", [name for name in NETWORKS if not name.endswith("-bn")])
-@pytest.mark.parametrize("width", [0.4, 0.5])
-def test_masked_full_size_network_takes_the_same_steps(name, width):
+@pytest.mark.parametrize(("width", "shift"), [(0.4, 0), (0.5, 0), (0.4, 11)])
+def test_masked_full_size_network_takes_the_same_steps(name, width, shift):
     builder, spec = NETWORKS[name]
     start = flatten(initial_module(builder, spec, "default", 11))
-    index = Slicer(builder, spec).index(width)
+    index = Slicer(builder, spec).index(width, shift)
     mask = np.zeros_like(start)
     mask[index] = 1
     sub, masked = FlatModule(builder(width, spec)), FlatModule(builder(1.0, spec))

@@ -1,0 +1,1 @@
+"""Statistics, tables and reports from run directories alone: nothing here trains."""

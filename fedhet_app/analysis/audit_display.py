@@ -1,0 +1,97 @@
+"""How an audit is shown on a terminal and written as JSON."""
+
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fedhet_app.analysis.audit import Audit, GroupAudit
+from fedhet_app.analysis.audit_measures import LABELS, TIERED
+from fedhet_app.analysis.audit_verdict import as_text, counted
+from fedhet_app.analysis.correlation import Correlation
+from fedhet_app.errors import FedhetError
+from fedhet_app.results import write_json
+
+
+def show(console: Console, audit: Audit) -> None:
+    """Print a table, the verdicts and the cautions of each group."""
+    for group in audit.groups:
+        console.print(_table(group, audit.column))
+        for line in _lines(group):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print()
+    for caution in audit.cautions:
+        console.print(f"caution: {caution}", markup=False, highlight=False, soft_wrap=True)
+
+
+def write(path: Path, audit: Audit) -> None:
+    """Write everything as JSON; what is undefined is null.
+
+    Raises:
+        FedhetError: The file cannot be written.
+    """
+    try:
+        write_json(path, _plain(asdict(audit)))
+    except OSError as error:
+        remedy = f"cannot be written ({error.strerror}); name a file in a folder that is there"
+        raise FedhetError("--json", str(path), remedy) from error
+
+
+def _table(group: GroupAudit, column: str) -> Table:
+    runs = group.runs
+    title = escape(f"{group.name} (estimate: {column})")
+    table = Table(title=title, title_justify="left")
+    table.add_column("", no_wrap=True)
+    for run in runs:
+        table.add_column(f"seed {run.seed}", justify="right")
+    table.add_column(f"pooled over {counted(len(runs), 'run')}", justify="right")
+    for key, label in LABELS.items():
+        correlations = [run.correlations[key] for run in runs]
+        table.add_row(label, *map(_cell, [*correlations, group.pooled[key]]))
+        if key in TIERED:
+            table.add_row("  tiers in it", *map(_parts, correlations))
+    table.add_row("clients", *(str(run.clients) for run in runs))
+    table.add_row("adaptation rounds", *(str(run.adaptations) for run in runs))
+    table.add_row("round of the estimate", *(str(run.read_at or "mean") for run in runs))
+    return table
+
+
+def _cell(correlation: Correlation) -> str:
+    return "undefined" if correlation.reason else escape(as_text(correlation))
+
+
+def _parts(correlation: Correlation) -> str:
+    tiers = correlation.parts + correlation.left_out
+    return f"{correlation.parts} of {tiers}" if tiers else "-"
+
+
+def _lines(group: GroupAudit) -> list[str]:
+    reasons: dict[tuple[int, str], list[str]] = {}
+    for run in group.runs:
+        for key, correlation in run.correlations.items():
+            if correlation.reason:
+                reasons.setdefault((run.seed, correlation.reason), []).append(LABELS[key])
+    seeds: dict[tuple[str, str], list[str]] = {}
+    for (seed, reason), labels in reasons.items():
+        seeds.setdefault((reason, ", ".join(labels)), []).append(str(seed))
+    return [
+        *(f"verdict: {verdict}" for verdict in group.verdicts),
+        *(f"caution: {caution}" for caution in group.cautions),
+        *(
+            f"undefined (seed {', '.join(of)}): {labels}: {reason}"
+            for (reason, labels), of in seeds.items()
+        ),
+    ]
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401
+    """Return a value in what JSON knows: no tuple, no NaN."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

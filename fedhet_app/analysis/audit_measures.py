@@ -1,0 +1,80 @@
+"""The correlations an audit takes of one run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedhet_app.analysis.audit_columns import CAPACITY, ESTIMATE, TV, WIDTH
+from fedhet_app.analysis.audit_runs import AuditedRun
+from fedhet_app.analysis.correlation import (
+    Correlation,
+    partial,
+    pearson,
+    undefined,
+    within_tiers,
+)
+
+LABELS: Mapping[str, str] = {
+    "estimate-tv": "r(estimate, TV)",
+    "estimate-capacity": "r(estimate, capacity)",
+    "estimate-tv-given-capacity": "r(estimate, TV | capacity)",
+    "width-tv-given-capacity": "r(width, TV | capacity)",
+    "tv-capacity": "r(TV, capacity)",
+    "estimate-tv-within-tiers": "r(estimate, TV) within tiers",
+    "width-tv-within-tiers": "r(width, TV) within tiers",
+}
+"""What is computed, by the key it has in results."""
+TIERED = ("estimate-tv-within-tiers", "width-tv-within-tiers")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunAudit:
+    """One run: its correlations by the keys of ``LABELS``.
+
+    ``read_at`` is the round the estimate is of, 0 where it is each client's mean over rounds.
+    """
+
+    directory: str
+    seed: int
+    finished: bool
+    clients: int
+    adaptations: int
+    read_at: int
+    correlations: Mapping[str, Correlation]
+
+
+def audit_run(run: AuditedRun, column: str) -> RunAudit:
+    """Return every correlation of one run; ``column`` is what its estimate is called."""
+    return RunAudit(
+        directory=str(run.directory),
+        seed=run.seed,
+        finished=bool(run.summary),
+        clients=len(run.variables[TV].values),
+        adaptations=run.adaptations,
+        read_at=run.variables[ESTIMATE].server_round,
+        correlations={
+            "estimate-tv": _correlate(run, column, ESTIMATE, TV),
+            "estimate-capacity": _correlate(run, column, ESTIMATE, CAPACITY),
+            "estimate-tv-given-capacity": _correlate(run, column, ESTIMATE, TV, CAPACITY),
+            "width-tv-given-capacity": _correlate(run, column, WIDTH, TV, CAPACITY),
+            "tv-capacity": _correlate(run, column, TV, CAPACITY),
+            "estimate-tv-within-tiers": _correlate(run, column, ESTIMATE, TV, CAPACITY, tiers=True),
+            "width-tv-within-tiers": _correlate(run, column, WIDTH, TV, CAPACITY, tiers=True),
+        },
+    )
+
+
+def _correlate(run: AuditedRun, column: str, *variables: str, tiers: bool = False) -> Correlation:
+    """Correlate the first two variables, the third held fixed, over clients that have them all."""
+    for variable in variables:
+        missing = run.variables[variable].missing
+        if missing:
+            return undefined(missing)
+    names = [column if variable == ESTIMATE else variable for variable in variables]
+    table = np.stack([run.variables[variable].values for variable in variables])
+    known = table[:, np.isfinite(table).all(axis=0)]
+    if len(variables) == 2:
+        return pearson(known[0], known[1], names)
+    measure = within_tiers if tiers else partial
+    return measure(known[0], known[1], known[2], names)

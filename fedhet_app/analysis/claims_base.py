@@ -1,0 +1,157 @@
+"""What a claim is, and how it is judged: a statistic against a threshold, seed by seed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhet_app.analysis.claims_paper import reported
+from fedhet_app.analysis.correlation import Correlation, Difference, paired_difference
+from fedhet_app.analysis.study import Section
+from fedhet_app.analysis.study_run import Run
+
+HOLDS, FAILS, NOT_MEASURED = "holds", "does not hold", "not measured: "
+MIN_SEEDS = 3
+ROUNDING = 1e-9
+"""Percent taken of decimal fractions may miss a threshold they meet by this much."""
+
+HAS_FL, OFF, COLLAPSE = "has-fl", "has-fl-off", "collapse-"
+COLLAPSE_PRESET = ", collapse preset"
+
+PerSeed = Mapping[int, float | str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """One claim of the paper on one data set.
+
+    Attributes:
+        id: Its number, with the part of it and the preset where there are several.
+        dataset: The data set it was evaluated on.
+        suite: The sweep whose runs it was evaluated on, empty for runs of no sweep.
+        statement: What is claimed, in one sentence.
+        statistic: What is measured.
+        threshold: When the claim holds.
+        paper: What the paper reports.
+        per_seed: The statistic of each seed, a number or a short text.
+        measured: Its summary over seeds.
+        verdict: ``holds``, ``does not hold``, or ``not measured:`` and what is missing.
+    """
+
+    id: str
+    dataset: str
+    suite: str
+    statement: str
+    statistic: str
+    threshold: str
+    paper: str
+    per_seed: PerSeed
+    measured: str
+    verdict: str
+
+
+def judge(
+    section: Section,
+    id: str,
+    statement: str,
+    *,
+    statistic: str,
+    threshold: str,
+    per_seed: PerSeed,
+    measured: str,
+    holds: bool,
+    missing: str = "",
+) -> Claim:
+    """Return a judged claim; where something is missing, whether it ``holds`` is not asked."""
+    verdict = HOLDS if holds else FAILS
+    return Claim(
+        id=id,
+        dataset=section.dataset,
+        suite=section.suite,
+        statement=statement,
+        statistic=statistic,
+        threshold=threshold,
+        paper=reported(id.removesuffix(COLLAPSE_PRESET), section.dataset),
+        per_seed=per_seed,
+        measured=measured,
+        verdict=NOT_MEASURED + missing if missing else verdict,
+    )
+
+
+def contrast(
+    section: Section, id: str, statement: str, *, more: str, less: str, at_least: float
+) -> Claim:
+    """Judge a mean difference in final accuracy between two labels, paired by seed.
+
+    Args:
+        section: The runs.
+        id: The claim.
+        statement: What is claimed.
+        more: The label that is claimed to do better.
+        less: The other.
+        at_least: Smallest mean of ``more`` minus ``less`` with which it holds, in points.
+    """
+    pairs = section.pairs(more, less)
+    difference = differences([(ours.final, theirs.final) for ours, theirs in pairs])
+    return judge(
+        section,
+        id,
+        statement,
+        statistic=f"final accuracy of {more} minus that of {less}, paired by seed, in points",
+        threshold=f"mean >= {at_least:g}",
+        per_seed={ours.seed: ours.final - theirs.final for ours, theirs in pairs},
+        measured=points(difference),
+        holds=difference.mean >= at_least - ROUNDING,
+        missing=lacks(section, more, less),
+    )
+
+
+def differences(pairs: list[tuple[float, float]]) -> Difference:
+    """Return the mean difference of pairs with its interval."""
+    table = np.array(pairs, dtype=np.float64).reshape(-1, 2)
+    return paired_difference(table[:, 0], table[:, 1])
+
+
+def lacks(section: Section, *labels: str, seeds: int = MIN_SEEDS) -> str:
+    """Return which runs are missing for a comparison of labels over seeds, or nothing."""
+    absent = [label for label in labels if not section.of(label)]
+    if absent:
+        return " and ".join(absent)
+    shared = set.intersection(*({run.seed for run in section.of(label)} for label in labels))
+    if len(shared) >= seeds:
+        return ""
+    finished = ", ".join(map(str, sorted(shared))) or "none"
+    return f"{seeds} seeds of {' and '.join(labels)} (finished: {finished})"
+
+
+def comparable(run: Run, column: str) -> NDArray[np.float64]:
+    """Return a run's curve, shape (evaluations,), without a last point of more test examples."""
+    values = list(run.curve(column).values())
+    return np.array(values[:-1] if run.config.get("evaluate-examples") else values)
+
+
+def num_classes(section: Section) -> int:
+    """Return the number of classes of a section's data set, 0 where no run says it."""
+    histograms = section.runs[0].partition.get("class-histograms")
+    return len(histograms[0]) if histograms else 0
+
+
+def points(difference: Difference) -> str:
+    """Return a mean paired difference in words."""
+    if not difference.n:
+        return ""
+    if difference.reason:
+        return f"{difference.mean:+.1f} points, one seed"
+    interval = f"95 % interval [{difference.low:+.1f}, {difference.high:+.1f}]"
+    return f"{difference.mean:+.1f} ± {difference.sd:.1f} points, {interval}, {difference.n} seeds"
+
+
+def interval(correlation: Correlation) -> str:
+    """Return a pooled correlation in words; nothing where there was none to pool."""
+    if not correlation.parts + correlation.left_out:
+        return ""
+    if correlation.reason:
+        return f"undefined: {correlation.reason}"
+    ends = f"95 % interval [{correlation.low:+.2f}, {correlation.high:+.2f}]"
+    return f"pooled r {correlation.r:+.2f}, {ends}, {correlation.parts} seeds"

@@ -1,0 +1,47 @@
+"""What widths cost (Paper A, Section 3.4), and what runs uploaded of it."""
+
+from fedhet_app.analysis import paper_a
+from fedhet_app.analysis.cells import Column, Table
+from fedhet_app.analysis.study import Section
+from fedhet_app.analysis.study_run import Run
+
+
+def cost_table(section: Section) -> Table | None:
+    """Return what each width costs; ``None`` where no run of the section counted it."""
+    counted = next((run for run in section.runs if run.full_cost), None)
+    if counted is None or counted.full_cost is None:
+        return None
+    full, rows = counted.full_cost, []
+    for row in counted.cost:
+        counts = [int(row[key]) for key in ("params", "macs", "bytes")]
+        shares = [100 * int(row[key]) / int(full[key]) for key in ("params", "macs")]
+        known = paper_a.COST.get(float(row["width"]))
+        rows.append((float(row["width"]), *counts, *shares, known))
+    columns = [
+        Column(name="Width", form=".2f"),
+        Column(name="Parameters"),
+        Column(name="Multiply-accumulates"),
+        Column(name="Bytes, one way"),
+        Column(name="Parameters (%)"),
+        Column(name="Multiply-accumulates (%)"),
+        Column(name="paper"),
+    ]
+    note = "Of one forward pass of one example; bytes are of the slice as it travels."
+    return Table(
+        name="cost",
+        title="Cost of each width",
+        columns=tuple(columns),
+        rows=tuple(rows),
+        note=note,
+    )
+
+
+def relative_upload(section: Section, run: Run) -> float | None:
+    """Return a client's mean upload in a round as a share of the full model; ``None`` if unknown.
+
+    The full model's bytes are those counted in ``cost.json``, else a FedAvg client's upload.
+    """
+    if run.full_cost:
+        return run.upload / float(run.full_cost["bytes"])
+    full = next((each.upload for each in section.of("fedavg")), None)
+    return run.upload / full if full else None

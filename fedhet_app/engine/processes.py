@@ -1,0 +1,37 @@
+"""The processes that Ray starts below this one, and how they end for certain."""
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+
+import psutil
+
+GRACE_SECONDS = 0.5
+
+
+def descendants() -> list[psutil.Process]:
+    """Return all processes below this one."""
+    return psutil.Process().children(recursive=True)
+
+
+def kill(processes: Iterable[psutil.Process]) -> None:
+    """Kill those of the processes that are still there."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def end_late(processes: Iterable[psutil.Process]) -> None:
+    """Kill what a shutdown of Ray has left of these, and agents that they started meanwhile."""
+    # Ray gives its daemon a second to end the others; a late one leaves them for a minute.
+    kill(psutil.wait_procs(processes, timeout=GRACE_SECONDS)[1])
+    kill(_orphans())
+
+
+def _orphans() -> Iterator[psutil.Process]:
+    """Yield agents of this process's group whose daemon is gone: they started after the count."""
+    for process in psutil.process_iter(["name", "ppid"]):
+        with suppress(psutil.NoSuchProcess, ProcessLookupError):
+            agent = process.info["ppid"] == 1 and process.info["name"].startswith("ray::")
+            if agent and os.getpgid(process.pid) == os.getpgrp():
+                yield process
