@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedhet_app.analysis.audit_runs import AuditedRun
+from fedhet_app.analysis.audit_runs import MATCH, AuditedRun
 from fedhet_app.config import DEFAULTS
 
 Key = tuple[tuple[str, Any], ...]
@@ -51,9 +51,10 @@ def grouped(runs: Sequence[AuditedRun]) -> list[Group]:
 def method_name(group: Group) -> str:
     """Return the strategy, and those of its own options that are not at their defaults."""
     strategy = group.method["strategy"]
-    own = [key for key in group.method if key.startswith(f"{strategy}.")]
+    own = [key for key in group.method if key.startswith(f"{strategy}.") and key != MATCH]
     told = [key for key in own if group.method[key] != DEFAULTS.get(key)]
-    return ", ".join([strategy, *(f"{key}={group.method[key]}" for key in told)])
+    options = ", ".join(f"{key.partition('.')[2]}={group.method[key]}" for key in told)
+    return f"{strategy} ({options})" if told else strategy
 
 
 def full_names(groups: Sequence[Group]) -> list[str]:

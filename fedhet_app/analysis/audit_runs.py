@@ -13,6 +13,7 @@ from fedhet_app.config import DEFAULTS
 from fedhet_app.errors import FedhetError
 from fedhet_app.results import CLIENTS, CONFIG, PARTITION, SUMMARY, RunReader
 
+MATCH = "random-budget.match"
 _KEY = "run directory"
 _NOT_THE_METHOD = {
     *FREE_TO_CHANGE,
@@ -86,8 +87,8 @@ def read_run(directory: Path, column: str) -> AuditedRun:
         seed = int(options["seed"])
     except (KeyError, TypeError, ValueError):
         raise FedhetError(_KEY, str(directory), f"its {CONFIG} is not that of a run") from None
-    if method["random-budget.match"]:  # each seed names a run of its own
-        method["random-budget.match"] = "a run"
+    if method[MATCH]:  # each seed names a run of its own
+        method[MATCH] = "a run"
     rows, partition = _rows(reader), _partition(directory)
     return AuditedRun(
         directory=directory,

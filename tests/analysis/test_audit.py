@@ -156,9 +156,9 @@ def test_seeds_pool_and_methods_do_not(tmp_path, clients):
     groups = {group.name: group for group in audit([tmp_path]).groups}
     assert {name: len(group.runs) for name, group in groups.items()} == {
         "has-fl on digits, partition=dirichlet": 3,
-        "has-fl, has-fl.gamma=0.5 on digits, partition=dirichlet": 1,
+        "has-fl (gamma=0.5) on digits, partition=dirichlet": 1,
         "has-fl on digits, partition=iid": 1,
-        "random-budget, random-budget.match=a run on digits, partition=dirichlet": 2,
+        "random-budget on digits, partition=dirichlet": 2,
     }
     paper = groups["has-fl on digits, partition=dirichlet"]
     assert [run.seed for run in paper.runs] == [42, 43, 44]
