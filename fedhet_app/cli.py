@@ -187,8 +187,8 @@ def audit(
     json: Annotated[Path | None, typer.Option(help="File to write everything to.")] = None,
 ) -> None:
     """Ask of finished runs whether an estimate knows the clients' data or restates capacity."""
-    from fedhet_app.analysis import audit_display
-    from fedhet_app.analysis.audit import audit as audit_runs
+    from fedhet_app.analysis.audit import display as audit_display
+    from fedhet_app.analysis.audit.audit import audit as audit_runs
 
     result = audit_runs(directories, column, control)
     audit_display.show(console, result)

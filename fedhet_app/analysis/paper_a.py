@@ -6,7 +6,7 @@ Names of methods are the labels of a study.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fedhet_app.analysis.cells import Cell, Spread
+from fedhet_app.analysis.tables.cells import Cell, Spread
 
 NAMES: Mapping[str, str] = {
     "cifar10": "CIFAR-10",

@@ -12,21 +12,22 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from fedhet_app.analysis import paper_a, plots, plots_allocation
-from fedhet_app.analysis.audit_tables import audit_labels, audit_table, correlation_table, verdicts
-from fedhet_app.analysis.cells import Table
-from fedhet_app.analysis.claim_tables import claims_table, open_question_table
-from fedhet_app.analysis.cost_tables import cost_table
+from fedhet_app.analysis import paper_a
 from fedhet_app.analysis.page import Block, Bullets, Heading, Image, Paragraph, html, markdown
-from fedhet_app.analysis.side_tables import (
+from fedhet_app.analysis.plots import allocation, curves
+from fedhet_app.analysis.study import Section, Study, load_study
+from fedhet_app.analysis.tables.audit import audit_labels, audit_table, correlation_table, verdicts
+from fedhet_app.analysis.tables.cells import Table
+from fedhet_app.analysis.tables.claims import claims_table, open_question_table
+from fedhet_app.analysis.tables.cost import cost_table
+from fedhet_app.analysis.tables.paper import allocation_table, comparison_table, coverage_table
+from fedhet_app.analysis.tables.side import (
     all_runs_table,
     difference_table,
     left_out_table,
     settings_table,
     stale_table,
 )
-from fedhet_app.analysis.study import Section, Study, load_study
-from fedhet_app.analysis.tables import allocation_table, comparison_table, coverage_table
 from fedhet_app.errors import FedhetError
 
 TITLE = "HAS-FL study: report"
@@ -38,26 +39,26 @@ _OF_THE_STUDY: Sequence[Callable[[Study], Table | None]] = (
 )
 _BAND = "mean over seeds, and the range from the lowest to the highest seed"
 _FIGURES: Sequence[tuple[str, Callable[[Section], Figure | None], str]] = (
-    ("figure-3", plots.allocation_curves, f"Figure 3. Allocation strategies: {_BAND}."),
+    ("figure-3", curves.allocation_curves, f"Figure 3. Allocation strategies: {_BAND}."),
     (
         "figure-4",
-        plots_allocation.estimates_over_rounds,
+        allocation.estimates_over_rounds,
         "Figure 4. HAS-FL's mean estimate, divided by its mean at every normalisation, and the "
         "mean of the widths it allots.",
     ),
     (
         "figure-5",
-        plots_allocation.final_allocation,
+        allocation.final_allocation,
         "Figure 5. HAS-FL's final allocation, a point for each client of each seed, against its "
         "capacity (dotted: width = capacity) and against the skew of its data.",
     ),
     (
         "figure-6",
-        plots.frontier,
+        curves.frontier,
         "Figure 6. Final accuracy against upload; bars are one standard deviation over seeds.",
     ),
-    ("figure-7", plots.comparison_curves, f"Figure 7. Full models and sub-models: {_BAND}."),
-    ("figure-8", plots.loss_curves, f"Figure 8. Test loss: {_BAND}."),
+    ("figure-7", curves.comparison_curves, f"Figure 7. Full models and sub-models: {_BAND}."),
+    ("figure-8", curves.loss_curves, f"Figure 8. Test loss: {_BAND}."),
 )
 
 
@@ -121,7 +122,7 @@ def _report_on(study: Study) -> _Report:
     for make in _OF_THE_STUDY:
         report.add_table(make(study))
     caption = "Figure 2. Cost of a client by width, of the full model's."
-    report.add_figure(plots_allocation.cost_bars(study.sections), "figure-2", caption)
+    report.add_figure(allocation.cost_bars(study.sections), "figure-2", caption)
     for section, prefix in zip(study.sections, _prefixes(study.sections), strict=True):
         _add_section(report, section, f"{prefix}-")
     return report

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedhet_app.analysis.audit_runs import find_runs
+from fedhet_app.analysis.audit.runs import find_runs
 from fedhet_app.analysis.labels import distinguish, label_of
 from fedhet_app.analysis.study_run import Run, read_object, read_run
 from fedhet_app.errors import FedhetError

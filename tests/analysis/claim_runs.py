@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from fedhet_app.analysis.claims import claims
+from fedhet_app.analysis.claims.claims import claims
 from fedhet_app.analysis.study import LeftOut, Section, Study
 from fedhet_app.analysis.study_run import Run, read_run
 from fedhet_app.config import DEFAULTS

@@ -5,8 +5,8 @@ import pytest
 from running import run
 from scipy import stats
 
-from fedhet_app.analysis.audit import audit
-from fedhet_app.analysis.audit_measures import LABELS
+from fedhet_app.analysis.audit.audit import audit
+from fedhet_app.analysis.audit.measures import LABELS
 from fedhet_app.config import DEFAULTS
 from fedhet_app.errors import FedhetError
 

@@ -16,9 +16,9 @@ from claim_runs import (
     writer,
 )
 
-from fedhet_app.analysis import claims_scaffold
-from fedhet_app.analysis.claims import claims
-from fedhet_app.analysis.claims_paper import REPORTED, reported
+from fedhet_app.analysis.claims import scaffold
+from fedhet_app.analysis.claims.claims import claims
+from fedhet_app.analysis.claims.paper import REPORTED, reported
 from fedhet_app.analysis.study import Section, Study, load_study
 from fedhet_app.analysis.study_run import Run
 
@@ -213,7 +213,7 @@ def test_divergence_that_was_not_measured(make, parts, missing):
 def test_local_steps_are_counted_over_epochs(make):
     config = {"local-epochs": 3, "batch-size": 10}
     run = make("scaffold", config=config, partition={"sizes": [10, 11, 35]})
-    assert claims_scaffold.steps_per_client(run) == pytest.approx(3 * (1 + 2 + 4) / 3)
+    assert scaffold.steps_per_client(run) == pytest.approx(3 * (1 + 2 + 4) / 3)
 
 
 def test_every_claim_is_there_and_nothing_is_measured_without_runs(make):

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from claim_runs import FAILS, HOLDS, SEEDS, TIERS, adaptation, judged, row, writer
 
-from fedhet_app.analysis import claims_cost, claims_course, claims_width
+from fedhet_app.analysis.claims.cost import overhead
+from fedhet_app.analysis.claims.course import drift
+from fedhet_app.analysis.claims.width import expected_width
 
 
 @pytest.fixture
@@ -88,7 +90,7 @@ def test_the_mean_width_after_the_first_adaptation_is_near_one_half(make, width,
 
 def test_the_drift_of_a_loss_that_overflowed_is_taken_from_the_finite_ones(make):
     run = make("has-fl", rounds=course([None, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0]))
-    assert claims_course.drift(run) == pytest.approx((1.0, 0.0))
+    assert drift(run) == pytest.approx((1.0, 0.0))
 
 
 def fjord(make, mean, **config):
@@ -102,7 +104,7 @@ def fjord(make, mean, **config):
 
 def test_the_error_of_fjords_mean_width(make):
     """By pencil: draws have means .25, .375, .5, .625 and variances 0, 1/64, 1/24, 5/64."""
-    expected, error = claims_width.expected_width(fjord(make, 0.4375))
+    expected, error = expected_width(fjord(make, 0.4375))
     assert expected == pytest.approx(0.125 + 0.5 * np.mean(TIERS))
     within, between = np.mean([0, 1 / 64, 1 / 24, 5 / 64]), (1 - 2 / 4) * 5 / 192
     assert error == pytest.approx(math.sqrt((within + between) / 2 / 100))
@@ -188,7 +190,7 @@ def test_only_slices_travel(make, extra, verdict):
         row(2, upload_bytes=9999, download_bytes=9999, rejected=[{"partition": 1}]),
     ]
     run = make("heterofl", rounds=rows, clients=[*sent(1, 100, 300), *sent(2, 100)])
-    assert claims_cost.overhead(run) == (extra, 2)
+    assert overhead(run) == (extra, 2)
     assert judged("A12 (b)", run).verdict == verdict
     unrecorded = [{"round": 1, "partition": 0, "trained": True, "width": 0.5}]
     old = make("has-fl", rounds=rows, clients=unrecorded)

@@ -7,7 +7,7 @@ import pytest
 from claim_runs import CAPACITY, FAILS, HOLDS, SEEDS, adaptation, judged, study_of, writer
 from scipy import stats
 
-from fedhet_app.analysis.open_question import open_question
+from fedhet_app.analysis.claims.open_question import open_question
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import pytest
 from study_runs import COST, adaptation, write_run, write_suite
 
 from fedhet_app import cli
-from fedhet_app.analysis.claim_tables import claims_table, open_question_table
 from fedhet_app.analysis.page import Bullets, Heading, Paragraph, html, markdown
 from fedhet_app.analysis.report import write_report
 from fedhet_app.analysis.study import load_study
+from fedhet_app.analysis.tables.claims import claims_table, open_question_table
 from fedhet_app.errors import FedhetError
 
 PNG = b"\x89PNG\r\n\x1a\n"

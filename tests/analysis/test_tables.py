@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from scipy import stats
 from study_runs import COST, adaptation, write_run
 
-from fedhet_app.analysis import audit_tables, cost_tables, side_tables, tables
-from fedhet_app.analysis.cells import Column, Estimate, Spread, Table, escaped, shown
 from fedhet_app.analysis.study import load_study
+from fedhet_app.analysis.tables import audit, cost, paper, side
+from fedhet_app.analysis.tables.cells import Column, Estimate, Spread, Table, escaped, shown
 
 SEEDS = (42, 43, 44)
 
@@ -37,7 +37,7 @@ def test_table_2_holds_best_final_and_width_beside_the_papers(tmp_path):
         tmp_path, "has-fl", [(0.75, 0.7), (0.8, 0.8), (0.95, 0.9)], strategy="has-fl", width=0.5
     )
     write_run(tmp_path / "uniform", strategy="uniform", accuracies=(0.6, 0.5), width=0.44)
-    table = tables.allocation_table(section_of(tmp_path))
+    table = paper.allocation_table(section_of(tmp_path))
     assert (table.name, table.title) == ("table-2", "Table 2. Sub-model allocation strategies")
     rows = rows_by_name(table)
     # Only seed 42 is shared, so HAS-FL's other two partitions stay out of the comparison.
@@ -59,14 +59,14 @@ def test_table_2_holds_best_final_and_width_beside_the_papers(tmp_path):
 def test_seeds_spread_by_the_sample_standard_deviation(tmp_path):
     # Finals 70, 80, 90: mean 80, variance (100 + 0 + 100) / 2.
     write_seeds(tmp_path, "has-fl", [(0.75, 0.7), (0.8, 0.8), (0.95, 0.9)], strategy="has-fl")
-    table = tables.allocation_table(section_of(tmp_path))
+    table = paper.allocation_table(section_of(tmp_path))
     assert rows_by_name(table)["HAS-FL"]["Final (%)"] == "80.0 ± 10.0"
     assert rows_by_name(table)["HAS-FL"]["n"] == "3"
 
 
 def test_a_data_set_that_the_paper_lacks_has_no_column_of_it(tmp_path):
     write_run(tmp_path / "run", strategy="fjord", dataset="digits")
-    table = tables.allocation_table(section_of(tmp_path))
+    table = paper.allocation_table(section_of(tmp_path))
     assert [column.name for column in table.columns] == [
         "Algorithm",
         "n",
@@ -79,13 +79,13 @@ def test_a_data_set_that_the_paper_lacks_has_no_column_of_it(tmp_path):
 
 def test_femnist_stands_beside_emnists_numbers_under_its_own_name(tmp_path):
     write_run(tmp_path / "run", strategy="uniform", dataset="femnist")
-    row = rows_by_name(tables.allocation_table(section_of(tmp_path)))["Uniform"]
+    row = rows_by_name(paper.allocation_table(section_of(tmp_path)))["Uniform"]
     assert row["Final, paper, EMNIST"] == "9.4 ± 3.8"
 
 
 def test_shakespeare_has_table_6(tmp_path):
     write_run(tmp_path / "run", strategy="fjord", dataset="shakespeare")
-    table = tables.allocation_table(section_of(tmp_path))
+    table = paper.allocation_table(section_of(tmp_path))
     assert table.name == "table-6"
     assert rows_by_name(table)["FjORD"]["Final, paper"] == "32.6 ± 1.3"
 
@@ -95,7 +95,7 @@ def test_table_3_shows_the_fall_from_the_peak(tmp_path):
     write_seeds(tmp_path, "on", [(0.8, 0.78), (0.8, 0.76)], strategy="has-fl")
     off = {"strategy": "has-fl", "has_fl__coverage": False}
     write_seeds(tmp_path, "off", [(0.6, 0.5), (0.6, 0.3)], **off)
-    rows = rows_by_name(tables.coverage_table(section_of(tmp_path)))
+    rows = rows_by_name(paper.coverage_table(section_of(tmp_path)))
     assert rows["HAS-FL"]["Peak to final (points)"] == "-3.0 ± 1.4"
     assert rows["HAS-FL"]["Peak to final, paper"] == "-2.2"
     assert rows["HAS-FL, guarantee off"]["Peak to final (points)"] == "-20.0 ± 14.1"
@@ -106,7 +106,7 @@ def test_table_3_shows_the_fall_from_the_peak(tmp_path):
 def test_table_5_compares_with_full_models_and_adds_rows_that_the_paper_lacks(tmp_path):
     for strategy in ("fedavg", "has-fl", "fedrolex"):
         write_run(tmp_path / strategy, strategy=strategy, width=1.0)
-    rows = rows_by_name(tables.comparison_table(section_of(tmp_path)))
+    rows = rows_by_name(paper.comparison_table(section_of(tmp_path)))
     assert list(rows) == [
         "FedAvg",
         "SCAFFOLD",
@@ -123,20 +123,20 @@ def test_table_5_compares_with_full_models_and_adds_rows_that_the_paper_lacks(tm
 def test_tables_without_a_run_of_theirs_are_left_out(tmp_path):
     write_run(tmp_path / "run", strategy="heterofl")
     section = section_of(tmp_path)
-    assert tables.allocation_table(section) is None
-    assert tables.comparison_table(section) is None
-    assert side_tables.difference_table(section) is None
-    assert side_tables.stale_table(section) is None
-    assert cost_tables.cost_table(section) is None
-    assert side_tables.settings_table(section) is None
-    assert tables.coverage_table(section) is not None
+    assert paper.allocation_table(section) is None
+    assert paper.comparison_table(section) is None
+    assert side.difference_table(section) is None
+    assert side.stale_table(section) is None
+    assert cost.cost_table(section) is None
+    assert side.settings_table(section) is None
+    assert paper.coverage_table(section) is not None
 
 
 def test_the_matched_control_is_paired_by_seed(tmp_path):
     # Differences 1, 2, 3: mean 2, deviation 1, half width 4.3027 / sqrt(3) = 2.484.
     write_seeds(tmp_path, "a", [(0.71,), (0.52,), (0.93,)], strategy="has-fl", width=0.52)
     write_seeds(tmp_path, "b", [(0.7,), (0.5,), (0.9,)], strategy="random-budget", width=0.49)
-    table = side_tables.difference_table(section_of(tmp_path))
+    table = side.difference_table(section_of(tmp_path))
     row = rows_by_name(table)["HAS-FL minus Random-budget"]
     assert row == {
         "n": "3",
@@ -153,7 +153,7 @@ def test_the_matched_control_is_paired_by_seed(tmp_path):
 def test_one_pair_has_a_difference_and_no_interval(tmp_path):
     write_run(tmp_path / "a", accuracies=(0.6,))
     write_run(tmp_path / "b", strategy="fedavg", accuracies=(0.9,))
-    rows = rows_by_name(side_tables.difference_table(section_of(tmp_path)))
+    rows = rows_by_name(side.difference_table(section_of(tmp_path)))
     assert rows["FedAvg minus HAS-FL"]["Mean difference (points)"] == "+30.0"
     assert rows["FedAvg minus HAS-FL"]["paper"] == "+13.7"
 
@@ -164,7 +164,7 @@ def test_stale_parameters_as_they_are_and_zeroed(tmp_path):
         extra = {"stale": stale}
         write_run(tmp_path / f"u{seed}", strategy="uniform", seed=seed, extra=extra)
     write_run(tmp_path / "avg", strategy="fedavg")
-    rows = rows_by_name(side_tables.stale_table(section_of(tmp_path)))
+    rows = rows_by_name(side.stale_table(section_of(tmp_path)))
     # Gains 10 and 20: mean 15, deviation 7.071, half width 12.706 * 7.071 / sqrt(2) = 63.5.
     assert rows == {
         "Uniform": {
@@ -180,7 +180,7 @@ def test_stale_parameters_as_they_are_and_zeroed(tmp_path):
 
 def test_cost_is_a_share_of_the_full_models(tmp_path):
     write_run(tmp_path / "run", cost=COST)
-    table = cost_tables.cost_table(section_of(tmp_path))
+    table = cost.cost_table(section_of(tmp_path))
     assert table.texts() == [
         ["0.50", "26", "250", "104", "25.0", "25.0", "about 25 %"],
         ["1.00", "104", "1,000", "416", "100.0", "100.0", "–"],  # noqa: RUF001
@@ -192,21 +192,21 @@ def test_upload_is_a_share_of_the_full_models_bytes(tmp_path):
     write_run(tmp_path / "avg", strategy="fedavg", upload=200)
     write_run(tmp_path / "fjord", strategy="fjord", upload=50)
     section = section_of(tmp_path)
-    shares = {run.label: cost_tables.relative_upload(section, run) for run in section.runs}
+    shares = {run.label: cost.relative_upload(section, run) for run in section.runs}
     assert shares == {"has-fl": 0.25, "fedavg": 1.0, "fjord": 0.25}
 
 
 def test_upload_is_unknown_without_a_full_model(tmp_path):
     write_run(tmp_path / "run")
     section = section_of(tmp_path)
-    assert cost_tables.relative_upload(section, section.runs[0]) is None
+    assert cost.relative_upload(section, section.runs[0]) is None
 
 
 def test_all_runs_shows_every_label_and_hides_no_divergence(tmp_path):
     write_seeds(tmp_path, "a", [(0.5,), (0.6,)], strategy="has-fl", has_fl__gamma=0.5)
     write_run(tmp_path / "b42", strategy="scaffold", accuracies=(0.5,), losses=[2.0])
     write_run(tmp_path / "b43", strategy="scaffold", seed=43, accuracies=(0.1,), losses=[None])
-    rows = rows_by_name(side_tables.all_runs_table(section_of(tmp_path)))
+    rows = rows_by_name(side.all_runs_table(section_of(tmp_path)))
     assert rows["has-fl has-fl.gamma=0.5"]["Final by seed (%)"] == "42: 50.0, 43: 60.0"
     assert rows["has-fl has-fl.gamma=0.5"]["Final loss (nats)"] == "1.000 ± 0.000"
     assert rows["scaffold"]["Final loss (nats)"] == "not finite"
@@ -217,7 +217,7 @@ def test_options_that_differ_between_labels_are_listed(tmp_path):
     write_run(tmp_path / "a", strategy="scaffold", momentum=0.0)
     write_run(tmp_path / "b", strategy="fedavg")
     write_run(tmp_path / "c", strategy="fjord")
-    table = side_tables.settings_table(section_of(tmp_path))
+    table = side.settings_table(section_of(tmp_path))
     assert table.rows == (
         ("momentum", "0.0", "scaffold"),
         ("momentum", "0.9", "fedavg, fjord"),
@@ -250,8 +250,8 @@ def partial_r(a, b, z):
 
 def test_table_4_holds_each_seed_and_all_of_them(two_audited_runs):
     section, variables = two_audited_runs
-    groups = audit_tables.audit_labels(section)
-    table = audit_tables.correlation_table(section, groups)
+    groups = audit.audit_labels(section)
+    table = audit.correlation_table(section, groups)
     assert [row[0] for row in table.rows] == ["seed 42", "seed 43", "pooled"]
     names = [column.name for column in table.columns]
     to_capacity = names.index("r(estimate, capacity)")
@@ -274,10 +274,10 @@ def test_table_4_holds_each_seed_and_all_of_them(two_audited_runs):
 def test_the_audit_covers_labels_whose_widths_or_estimates_vary(tmp_path):
     rows = adaptation(1, capacity=[0.5, 1.0] * 3, width=[1.0] * 6)
     write_run(tmp_path / "avg", strategy="fedavg", clients=rows, tv=[0.1, 0.2, 0.3] * 2)
-    groups = audit_tables.audit_labels(section_of(tmp_path))
-    table = audit_tables.audit_table(groups)
+    groups = audit.audit_labels(section_of(tmp_path))
+    table = audit.audit_table(groups)
     assert [row[:2] for row in table.rows] == [("has-fl", 2)]
-    said = audit_tables.verdicts(groups)
+    said = audit.verdicts(groups)
     assert said
     assert all(sentence.startswith("has-fl: ") for sentence in said)
 
@@ -288,13 +288,13 @@ def test_what_is_undefined_in_an_audit_says_why(tmp_path):
     rows = adaptation(1, capacity=capacity, width=widths)
     tv = [0.1, 0.5, 0.2, 0.4, 0.3, 0.6]
     write_run(tmp_path / "run", strategy="fjord", clients=rows, tv=tv)
-    groups = audit_tables.audit_labels(section_of(tmp_path))
-    table = audit_tables.audit_table(groups)
+    groups = audit.audit_labels(section_of(tmp_path))
+    table = audit.audit_table(groups)
     assert rows_by_name(table)["fjord"]["r(estimate, TV)"] == "undefined"
     assert "Undefined for fjord: no numeric column 'divergence'" in table.note
-    (sentence,) = (s for s in audit_tables.verdicts(groups) if "caution" not in s)
+    (sentence,) = (s for s in audit.verdicts(groups) if "caution" not in s)
     assert "widths" in sentence
-    assert audit_tables.correlation_table(section_of(tmp_path), groups) is None
+    assert audit.correlation_table(section_of(tmp_path), groups) is None
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fedhet_app.analysis.claims_base import HAS_FL, ROUNDING, Claim, PerSeed, judge, lacks
+from fedhet_app.analysis.claims.base import HAS_FL, ROUNDING, Claim, PerSeed, judge, lacks
 from fedhet_app.analysis.study import Section
 
 TEXT_DROP = 2.0  # points: between the paper's 4.0 of HAS-FL and the others' 0.9

@@ -7,7 +7,7 @@ where the same test misses the oracle, its silence on an estimate means nothing.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fedhet_app.analysis.claims_estimate import (
+from fedhet_app.analysis.claims.estimate import (
     ESTIMATORS,
     ORACLE,
     TO_CAPACITY,

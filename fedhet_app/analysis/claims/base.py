@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhet_app.analysis.claims_paper import reported
+from fedhet_app.analysis.claims.paper import reported
 from fedhet_app.analysis.correlation import Correlation, Difference, paired_difference
 from fedhet_app.analysis.study import Section
 from fedhet_app.analysis.study_run import Run

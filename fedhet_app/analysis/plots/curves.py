@@ -10,10 +10,10 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from fedhet_app.analysis import paper_a
-from fedhet_app.analysis.cost_tables import relative_upload
-from fedhet_app.analysis.plot_style import colour_of, dash_of, finish, marker_of, new_figure
+from fedhet_app.analysis.plots.style import colour_of, dash_of, finish, marker_of, new_figure
 from fedhet_app.analysis.study import Section
 from fedhet_app.analysis.study_run import Run
+from fedhet_app.analysis.tables.cost import relative_upload
 
 _ALLOCATION = {
     "allocation": ("has-fl", "fjord", "uniform"),

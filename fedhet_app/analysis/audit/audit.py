@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedhet_app.analysis import audit_verdict
-from fedhet_app.analysis.audit_control import Comparison, compare, unpaired
-from fedhet_app.analysis.audit_groups import Group, full_names, grouped, method_name
-from fedhet_app.analysis.audit_measures import LABELS, RunAudit, audit_run
-from fedhet_app.analysis.audit_runs import find_runs, read_run
+from fedhet_app.analysis.audit import verdict
+from fedhet_app.analysis.audit.control import Comparison, compare, unpaired
+from fedhet_app.analysis.audit.groups import Group, full_names, grouped, method_name
+from fedhet_app.analysis.audit.measures import LABELS, RunAudit, audit_run
+from fedhet_app.analysis.audit.runs import find_runs, read_run
 from fedhet_app.analysis.correlation import Correlation, pooled
 from fedhet_app.config import DEFAULTS
 
@@ -104,8 +104,8 @@ def _audit_group(name: str, group: Group, column: str, rivals: Sequence[Group]) 
         runs=runs,
         pooled=pools,
         controls=controls,
-        verdicts=audit_verdict.verdicts(pools, controls, column),
-        cautions=audit_verdict.cautions(
+        verdicts=verdict.verdicts(pools, controls, column),
+        cautions=verdict.cautions(
             pools,
             adaptations=[run.adaptations for run in runs],
             unfinished=sum(not run.finished for run in runs),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedhet_app.analysis.audit_columns import ClientValues, Rows, variables_of
+from fedhet_app.analysis.audit.columns import ClientValues, Rows, variables_of
 from fedhet_app.checkpoint import FREE_TO_CHANGE
 from fedhet_app.config import DEFAULTS
 from fedhet_app.errors import FedhetError

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 from scipy import stats
 
-from fedhet_app.analysis.claims_base import (
+from fedhet_app.analysis.claims.base import (
     COLLAPSE,
     COLLAPSE_PRESET,
     HAS_FL,

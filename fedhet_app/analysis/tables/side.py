@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from fedhet_app.analysis import paper_a
-from fedhet_app.analysis.cells import Cell, Column, Estimate, Spread, Table
 from fedhet_app.analysis.correlation import paired_difference
-from fedhet_app.analysis.cost_tables import relative_upload
 from fedhet_app.analysis.labels import settings
 from fedhet_app.analysis.study import Section, Study
 from fedhet_app.analysis.study_run import Run
+from fedhet_app.analysis.tables.cells import Cell, Column, Estimate, Spread, Table
+from fedhet_app.analysis.tables.cost import relative_upload
 
 _PAIRS = (
     ("has-fl", "random-budget"),

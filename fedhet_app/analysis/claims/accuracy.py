@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedhet_app.analysis.claims_base import (
+from fedhet_app.analysis.claims.base import (
     HAS_FL,
     ROUNDING,
     Claim,

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fedhet_app.analysis.claims_base import (
+from fedhet_app.analysis.claims.base import (
     MIN_SEEDS,
     ROUNDING,
     Claim,

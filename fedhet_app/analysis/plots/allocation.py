@@ -6,8 +6,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedhet_app.analysis.plot_style import TIERS, colour_of, finish, new_figure
-from fedhet_app.analysis.plots import over_seeds
+from fedhet_app.analysis.plots.curves import over_seeds
+from fedhet_app.analysis.plots.style import TIERS, colour_of, finish, new_figure
 from fedhet_app.analysis.study import Section
 from fedhet_app.analysis.study_run import Row, Run
 

@@ -7,7 +7,7 @@ and whatever is trained until the first adaptation only keeps the value it had t
 One finished run of a method is enough.
 """
 
-from fedhet_app.analysis.claims_base import HAS_FL, OFF, ROUNDING, Claim, judge, lacks
+from fedhet_app.analysis.claims.base import HAS_FL, OFF, ROUNDING, Claim, judge, lacks
 from fedhet_app.analysis.study import Section
 from fedhet_app.analysis.study_run import Run
 

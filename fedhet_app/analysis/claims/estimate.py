@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fedhet_app.analysis.audit_measures import RunAudit, audit_run
-from fedhet_app.analysis.audit_runs import read_run
-from fedhet_app.analysis.claims_base import HAS_FL, Claim, PerSeed, interval, judge, lacks
+from fedhet_app.analysis.audit.measures import RunAudit, audit_run
+from fedhet_app.analysis.audit.runs import read_run
+from fedhet_app.analysis.claims.base import HAS_FL, Claim, PerSeed, interval, judge, lacks
 from fedhet_app.analysis.correlation import Correlation, pooled
 from fedhet_app.analysis.study import Section
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedhet_app.analysis.audit_runs import AuditedRun
+from fedhet_app.analysis.audit.runs import AuditedRun
 from fedhet_app.analysis.correlation import Difference, paired_difference
 
 MATCHED = 0.03

@@ -3,11 +3,11 @@
 from collections import Counter
 
 from fedhet_app.analysis import paper_a
-from fedhet_app.analysis.cells import Column, Estimate, Table
-from fedhet_app.analysis.claims import claims
-from fedhet_app.analysis.claims_base import FAILS, HOLDS, PerSeed
-from fedhet_app.analysis.open_question import open_question
+from fedhet_app.analysis.claims.base import FAILS, HOLDS, PerSeed
+from fedhet_app.analysis.claims.claims import claims
+from fedhet_app.analysis.claims.open_question import open_question
 from fedhet_app.analysis.study import Study
+from fedhet_app.analysis.tables.cells import Column, Estimate, Table
 
 
 def claims_table(study: Study) -> Table | None:

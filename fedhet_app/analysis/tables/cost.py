@@ -1,9 +1,9 @@
 """What widths cost (Paper A, Section 3.4), and what runs uploaded of it."""
 
 from fedhet_app.analysis import paper_a
-from fedhet_app.analysis.cells import Column, Table
 from fedhet_app.analysis.study import Section
 from fedhet_app.analysis.study_run import Run
+from fedhet_app.analysis.tables.cells import Column, Table
 
 
 def cost_table(section: Section) -> Table | None:

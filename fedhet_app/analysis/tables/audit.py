@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fedhet_app.analysis import paper_a
-from fedhet_app.analysis.audit import CONTROL, GroupAudit, audit
-from fedhet_app.analysis.audit_measures import LABELS
-from fedhet_app.analysis.cells import Cell, Column, Estimate, Table
+from fedhet_app.analysis.audit.audit import CONTROL, GroupAudit, audit
+from fedhet_app.analysis.audit.measures import LABELS
 from fedhet_app.analysis.labels import settings
 from fedhet_app.analysis.study import Section
+from fedhet_app.analysis.tables.cells import Cell, Column, Estimate, Table
 
 _TABLE_4 = (
     "estimate-tv",

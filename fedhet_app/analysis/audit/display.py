@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedhet_app.analysis.audit import Audit, GroupAudit
-from fedhet_app.analysis.audit_measures import LABELS, TIERED
-from fedhet_app.analysis.audit_verdict import as_text, counted
+from fedhet_app.analysis.audit.audit import Audit, GroupAudit
+from fedhet_app.analysis.audit.measures import LABELS, TIERED
+from fedhet_app.analysis.audit.verdict import as_text, counted
 from fedhet_app.analysis.correlation import Correlation
 from fedhet_app.errors import FedhetError
 from fedhet_app.results import write_json

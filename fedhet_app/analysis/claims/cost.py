@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from fedhet_app.analysis.claims_base import HAS_FL, ROUNDING, Claim, judge, lacks
+from fedhet_app.analysis.claims.base import HAS_FL, ROUNDING, Claim, judge, lacks
 from fedhet_app.analysis.study import Section
 from fedhet_app.analysis.study_run import Run
 

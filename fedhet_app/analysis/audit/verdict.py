@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedhet_app.analysis.audit_control import Comparison
+from fedhet_app.analysis.audit.control import Comparison
 from fedhet_app.analysis.correlation import QUANTILE, Correlation
 
 SMALL = 0.3
@@ -22,7 +22,7 @@ def verdicts(
     """Return what the evidence says of skew, capacity, widths and each control, in this order.
 
     Args:
-        pools: Pooled correlations by the keys of ``audit_measures.LABELS``.
+        pools: Pooled correlations by the keys of ``measures.LABELS``.
         controls: Comparisons of final accuracy.
         column: The estimate's name.
     """
@@ -55,7 +55,7 @@ def cautions(
     """Return what weakens the evidence.
 
     Args:
-        pools: Pooled correlations by the keys of ``audit_measures.LABELS``.
+        pools: Pooled correlations by the keys of ``measures.LABELS``.
         adaptations: Adaptation rounds of each run.
         unfinished: How many of the runs have not finished.
         repeated: Runs left out because they copy another.

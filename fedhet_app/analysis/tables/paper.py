@@ -7,9 +7,9 @@ table that has no run keeps its row; the others appear where they ran.
 from collections.abc import Mapping, Sequence
 
 from fedhet_app.analysis import paper_a
-from fedhet_app.analysis.cells import Cell, Column, Spread, Table
 from fedhet_app.analysis.study import Section
 from fedhet_app.analysis.study_run import Run
+from fedhet_app.analysis.tables.cells import Cell, Column, Spread, Table
 
 _ALLOCATION = ("has-fl", "fjord", "uniform")
 _COVERAGE = ("has-fl", "has-fl-off", "heterofl")

@@ -6,16 +6,16 @@ A claim that does not hold is shown as such, and one without its runs says which
 import re
 from collections.abc import Callable, Iterator
 
-from fedhet_app.analysis.claims_accuracy import a8, a9, a11, a11_across
-from fedhet_app.analysis.claims_base import Claim
-from fedhet_app.analysis.claims_bits import a5
-from fedhet_app.analysis.claims_cost import a12, a15
-from fedhet_app.analysis.claims_course import a16, a17
-from fedhet_app.analysis.claims_coverage import a6, a7, a18
-from fedhet_app.analysis.claims_estimate import a1, a2, a3, a4
-from fedhet_app.analysis.claims_scaffold import a10
-from fedhet_app.analysis.claims_text import a14
-from fedhet_app.analysis.claims_width import a13
+from fedhet_app.analysis.claims.accuracy import a8, a9, a11, a11_across
+from fedhet_app.analysis.claims.base import Claim
+from fedhet_app.analysis.claims.bits import a5
+from fedhet_app.analysis.claims.cost import a12, a15
+from fedhet_app.analysis.claims.course import a16, a17
+from fedhet_app.analysis.claims.coverage import a6, a7, a18
+from fedhet_app.analysis.claims.estimate import a1, a2, a3, a4
+from fedhet_app.analysis.claims.scaffold import a10
+from fedhet_app.analysis.claims.text import a14
+from fedhet_app.analysis.claims.width import a13
 from fedhet_app.analysis.study import Section, Study
 
 Judge = Callable[[Section], list[Claim]]

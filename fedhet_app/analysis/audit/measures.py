@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedhet_app.analysis.audit_columns import CAPACITY, ESTIMATE, TV, WIDTH
-from fedhet_app.analysis.audit_runs import AuditedRun
+from fedhet_app.analysis.audit.columns import CAPACITY, ESTIMATE, TV, WIDTH
+from fedhet_app.analysis.audit.runs import AuditedRun
 from fedhet_app.analysis.correlation import (
     Correlation,
     partial,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedhet_app.analysis.audit_runs import MATCH, AuditedRun
+from fedhet_app.analysis.audit.runs import MATCH, AuditedRun
 from fedhet_app.config import DEFAULTS
 
 Key = tuple[tuple[str, Any], ...]

@@ -1,0 +1,1 @@
+"""The allocation audit: does an estimate know the clients' data, or their devices?"""

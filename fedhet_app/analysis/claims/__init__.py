@@ -1,0 +1,1 @@
+"""Paper A's claims, each with its statistic, threshold and verdict."""
