@@ -52,6 +52,7 @@ def clients():
         "capacity": capacity,
         "divergence": divergence,
         "allocated-width": np.minimum(capacity, 0.4 + 0.25 * divergence),
+        "examples": rng.integers(20, 900, 20),
     }
 
 
@@ -76,6 +77,9 @@ def test_the_correlations_of_a_run_are_those_of_its_columns(tmp_path, clients):
     assert found["estimate-capacity"] == pytest.approx(stats.pearsonr(estimate, capacity).statistic)
     assert found["tv-capacity"] == pytest.approx(stats.pearsonr(tv, capacity).statistic)
     assert found[DECISIVE] == pytest.approx(closed_form(estimate, tv, capacity))
+    both = np.column_stack([np.ones(20), capacity, columns["examples"]])
+    left = [v - both @ np.linalg.lstsq(both, v)[0] for v in (estimate, np.asarray(tv))]
+    assert found["estimate-tv-given-capacity-examples"] == pytest.approx(np.corrcoef(left)[0, 1])
     widths = columns["allocated-width"]
     assert found["width-tv-given-capacity"] == pytest.approx(closed_form(widths, tv, capacity))
     tiers = [capacity == tier for tier in TIERS]

@@ -1,4 +1,4 @@
-"""The variables of an audit: per client its estimate, width, label skew and capacity."""
+"""The variables of an audit: per client its estimate, width, label skew, capacity and size."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedhet_app.results import CLIENTS, PARTITION
 
-ESTIMATE, WIDTH, TV, CAPACITY = "estimate", "width", "TV", "capacity"
+ESTIMATE, WIDTH, TV, CAPACITY, EXAMPLES = "estimate", "width", "TV", "capacity", "examples"
 
 Rows = Sequence[Mapping[str, Any]]
 Values = NDArray[np.float64]
@@ -30,7 +30,7 @@ class ClientValues:
 
 
 def variables_of(rows: Rows, partition: Mapping[str, Any], column: str) -> dict[str, ClientValues]:
-    """Return the four variables of a run by name, over clients in the order of partition ids.
+    """Return the variables of a run by name, over clients in the order of partition ids.
 
     Args:
         rows: Its ``clients.jsonl``.
@@ -50,6 +50,7 @@ def variables_of(rows: Rows, partition: Mapping[str, Any], column: str) -> dict[
         CAPACITY: ClientValues(values=np.asarray(capacities, dtype=np.float64))
         if capacities
         else _mean(rows, CAPACITY, clients),
+        EXAMPLES: _mean(rows, EXAMPLES, clients),
     }
 
 

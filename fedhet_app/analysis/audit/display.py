@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedhet_app.analysis.audit.audit import Audit, GroupAudit
-from fedhet_app.analysis.audit.measures import LABELS, TIERED
+from fedhet_app.analysis.audit.measures import LABELS, TIERED, RunAudit
 from fedhet_app.analysis.audit.verdict import as_text, counted
 from fedhet_app.analysis.correlation import Correlation
 from fedhet_app.errors import FedhetError
@@ -42,21 +42,18 @@ def write(path: Path, audit: Audit) -> None:
 
 
 def _table(group: GroupAudit, column: str) -> Table:
-    runs = group.runs
     title = escape(f"{group.name} (estimate: {column})")
     table = Table(title=title, title_justify="left")
     table.add_column("", no_wrap=True)
-    for run in runs:
-        table.add_column(f"seed {run.seed}", justify="right")
-    table.add_column(f"pooled over {counted(len(runs), 'run')}", justify="right")
+    table.add_column("r [95 % interval]", no_wrap=True, justify="right")
+    pool = f"pooled over {counted(len(group.runs), 'run')}"
     for key, label in LABELS.items():
-        correlations = [run.correlations[key] for run in runs]
-        table.add_row(label, *map(_cell, [*correlations, group.pooled[key]]))
-        if key in TIERED:
-            table.add_row("  tiers in it", *map(_parts, correlations))
-    table.add_row("clients", *(str(run.clients) for run in runs))
-    table.add_row("adaptation rounds", *(str(run.adaptations) for run in runs))
-    table.add_row("round of the estimate", *(str(run.read_at or "mean") for run in runs))
+        table.add_row(label)
+        for run in group.runs:
+            correlation = run.correlations[key]
+            tiers = _tiers(correlation) if key in TIERED else ""
+            table.add_row(f"  seed {run.seed}{tiers}", _cell(correlation))
+        table.add_row(f"  {pool}", _cell(group.pooled[key]), end_section=True)
     return table
 
 
@@ -64,9 +61,15 @@ def _cell(correlation: Correlation) -> str:
     return "undefined" if correlation.reason else escape(as_text(correlation))
 
 
-def _parts(correlation: Correlation) -> str:
+def _tiers(correlation: Correlation) -> str:
     tiers = correlation.parts + correlation.left_out
-    return f"{correlation.parts} of {tiers}" if tiers else "-"
+    return f", {correlation.parts} of {tiers} tiers" if tiers else ""
+
+
+def _of_run(run: RunAudit) -> str:
+    read = f"estimates of round {run.read_at}" if run.read_at else "estimates are means over rounds"
+    adapted = counted(run.adaptations, "adaptation round")
+    return f"seed {run.seed}: {counted(run.clients, 'client')}, {adapted}, {read}"
 
 
 def _lines(group: GroupAudit) -> list[str]:
@@ -79,6 +82,7 @@ def _lines(group: GroupAudit) -> list[str]:
     for (seed, reason), labels in reasons.items():
         seeds.setdefault((reason, ", ".join(labels)), []).append(str(seed))
     return [
+        *map(_of_run, group.runs),
         *(f"verdict: {verdict}" for verdict in group.verdicts),
         *(f"caution: {caution}" for caution in group.cautions),
         *(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedhet_app.analysis.audit.columns import CAPACITY, ESTIMATE, TV, WIDTH
+from fedhet_app.analysis.audit.columns import CAPACITY, ESTIMATE, EXAMPLES, TV, WIDTH
 from fedhet_app.analysis.audit.runs import AuditedRun
 from fedhet_app.analysis.correlation import (
     Correlation,
@@ -19,6 +19,7 @@ LABELS: Mapping[str, str] = {
     "estimate-tv": "r(estimate, TV)",
     "estimate-capacity": "r(estimate, capacity)",
     "estimate-tv-given-capacity": "r(estimate, TV | capacity)",
+    "estimate-tv-given-capacity-examples": "r(estimate, TV | capacity, examples)",
     "width-tv-given-capacity": "r(width, TV | capacity)",
     "tv-capacity": "r(TV, capacity)",
     "estimate-tv-within-tiers": "r(estimate, TV) within tiers",
@@ -57,6 +58,9 @@ def audit_run(run: AuditedRun, column: str) -> RunAudit:
             "estimate-tv": _correlate(run, column, ESTIMATE, TV),
             "estimate-capacity": _correlate(run, column, ESTIMATE, CAPACITY),
             "estimate-tv-given-capacity": _correlate(run, column, ESTIMATE, TV, CAPACITY),
+            "estimate-tv-given-capacity-examples": _correlate(
+                run, column, ESTIMATE, TV, CAPACITY, EXAMPLES
+            ),
             "width-tv-given-capacity": _correlate(run, column, WIDTH, TV, CAPACITY),
             "tv-capacity": _correlate(run, column, TV, CAPACITY),
             "estimate-tv-within-tiers": _correlate(run, column, ESTIMATE, TV, CAPACITY, tiers=True),
@@ -66,7 +70,7 @@ def audit_run(run: AuditedRun, column: str) -> RunAudit:
 
 
 def _correlate(run: AuditedRun, column: str, *variables: str, tiers: bool = False) -> Correlation:
-    """Correlate the first two variables, the third held fixed, over clients that have them all."""
+    """Correlate the first two variables, the others held fixed, over clients that have them all."""
     for variable in variables:
         missing = run.variables[variable].missing
         if missing:
@@ -76,5 +80,6 @@ def _correlate(run: AuditedRun, column: str, *variables: str, tiers: bool = Fals
     known = table[:, np.isfinite(table).all(axis=0)]
     if len(variables) == 2:
         return pearson(known[0], known[1], names)
-    measure = within_tiers if tiers else partial
-    return measure(known[0], known[1], known[2], names)
+    if tiers:
+        return within_tiers(known[0], known[1], known[2], names)
+    return partial(known[0], known[1], known[2:].T, names)
