@@ -150,7 +150,14 @@ class Config:
         """Whether an adaptive strategy would end before its first adaptation: worth a warning."""
         cadences = {"has-fl": self.has_fl, "random-budget": self.random_budget}
         cadence = cadences.get(self.strategy)
+        if cadence is self.random_budget and self.random_budget.mode == "permute":
+            return False  # it adapts when the run that it permutes did
         return cadence is not None and cadence.first_adaptation > self.num_server_rounds
+
+    @property
+    def may_diverge(self) -> bool:
+        """Whether the run is there to show a divergence."""
+        return self.strategy == "scaffold" and self.scaffold.allow_momentum
 
     def lr_at(self, server_round: int) -> float:
         """Return the learning rate of a round, counted from 1, constant within it."""

@@ -59,6 +59,13 @@ def check_plain_sgd(momentum: float, weight_decay: float, options: ScaffoldOptio
     if weight_decay:
         remedy = "SCAFFOLD's control variates are of the loss alone; set weight-decay = 0"
         raise FedhetError("weight-decay", weight_decay, remedy)
+    for name in ("momentum_correction", "allow_momentum"):
+        if getattr(options, name) and not momentum:
+            key = f"scaffold.{name.replace('_', '-')}"
+            raise FedhetError(key, True, "has no effect with momentum = 0; leave one of them out")
+    if options.momentum_correction and options.allow_momentum:
+        remedy = "has no effect with scaffold.momentum-correction; leave one of them out"
+        raise FedhetError("scaffold.allow-momentum", True, remedy)
     if momentum and not options.momentum_correction and not options.allow_momentum:
         remedy = (
             "makes SCAFFOLD's control variates 1 / (1 - momentum) times too large, and the run "

@@ -101,7 +101,7 @@ class RandomBudgetOptions(CadenceOptions):
     ``budget`` is the mean width to keep; ``match`` names a run directory whose realised mean widths
     take its place; with ``coverage`` the clients of the largest capacity keep their full width.
     In mode ``permute`` the widths of the run named by ``match`` are dealt out anew among clients of
-    equal capacity, at each of its adaptations.
+    equal capacity, in the rounds in which that run adapted.
     """
 
     mode: Literal["scale", "permute"] = "scale"
@@ -127,7 +127,8 @@ class HasFlOptions(CadenceOptions):
     """HAS-FL's allocation p = min(cap, p_min + gamma * H / mean(H)).
 
     ``estimator`` says how H is measured (see ``submodel.divergence``); ``oracle-tv`` takes the true
-    distance of the labels instead, which no deployment knows, as the positive control of an audit.
+    distance of the labels instead, neither smoothed nor normalised: no deployment knows it, it is
+    the positive control of an audit.
     ``beta`` is the moving average's memory of H; ``normalise_every`` is the number of rounds after
     which H is divided by its mean; with ``coverage`` the clients of the largest capacity keep their
     full width.

@@ -86,8 +86,16 @@ def stage_of(run: SuiteRun) -> Stage:
                 "remove that directory"
             )
             raise FedhetError(key, new, remedy)
-    finished = (run.directory / SUMMARY).exists() and reader.summary["status"] == "completed"
-    return "finished" if finished else "begun"
+    return "finished" if has_ended(run.config) else "begun"
+
+
+def has_ended(config: Config) -> bool:
+    """Whether a run has come to its end: its last round, or the divergence it was to show."""
+    directory = Path(config.results_dir)
+    if not (directory / SUMMARY).exists():
+        return False
+    status = RunReader(directory).summary["status"]
+    return bool(status == "completed" or (status == "diverged" and config.may_diverge))
 
 
 def _moved(run: SuiteRun, old: object, new: object) -> bool:

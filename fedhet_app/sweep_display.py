@@ -57,7 +57,8 @@ class SweepDisplay:
     def finished(self, run: SuiteRun, summary: Mapping[str, Any]) -> None:
         """Print the line of a run that has finished."""
         accuracy, seconds = summary["final-accuracy"], summary["wall-seconds"]
-        self._end(f"{run}: accuracy {accuracy:.4f}, {seconds:.0f} s")
+        diverged = " (diverged)" if summary["status"] == "diverged" else ""
+        self._end(f"{run}: accuracy {accuracy:.4f}{diverged}, {seconds:.0f} s")
 
     def failed(self, run: SuiteRun, reason: str) -> None:
         """Print the line of a run that has failed, or was not run."""

@@ -206,11 +206,12 @@ class RoundStrategy(Strategy):
     def _check_progress(self) -> None:
         limit = self.config.max_empty_rounds
         if self.totals.empty_streak >= limit:
-            reasons = [each["reason"] for each in self.round.row["rejected"]]
+            reasons = list(dict.fromkeys(each["reason"] for each in self.round.row["rejected"]))
             diverged = all(wire.DIVERGED in reason for reason in reasons)
             status = "diverged" if diverged else "failed"
             self.writer.write_summary(self.totals.summary(self.config, status))
-            remedy = f"that many rounds in a row had no usable reply; the last ones: {reasons[:3]}"
+            said = "; ".join(reasons[:3]) or "no round had min-replies of them"
+            remedy = f"that many rounds in a row had no usable reply; in the last: {said}"
             raise FedhetError("max-empty-rounds", limit, remedy)
 
     def _snapshot(self) -> Checkpoint:

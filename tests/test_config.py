@@ -16,6 +16,7 @@ PYPROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
 
 
 PLAIN = {"scaffold": {"momentum": 0.0, "weight-decay": 0.0}}
+SCAFFOLD = {"strategy": "scaffold", **PLAIN["scaffold"]}
 """What a strategy refuses to do without."""
 
 
@@ -117,6 +118,26 @@ BAD = [
     ({"fjord.draw": "step"}, "fjord.draw", "one of round, batch"),
     ({"heterofl.weighting": "labels"}, "heterofl.weighting", "one of clients, examples"),
     ({"scaffold.server-lr": 0.0}, "scaffold.server-lr", "must be above 0"),
+    (
+        {**SCAFFOLD, "scaffold.allow-momentum": True},
+        "scaffold.allow-momentum",
+        "has no effect with momentum = 0",
+    ),
+    (
+        {**SCAFFOLD, "scaffold.momentum-correction": True},
+        "scaffold.momentum-correction",
+        "has no effect with momentum = 0",
+    ),
+    (
+        {
+            **SCAFFOLD,
+            "momentum": 0.9,
+            "scaffold.momentum-correction": True,
+            "scaffold.allow-momentum": True,
+        },
+        "scaffold.allow-momentum",
+        "has no effect with scaffold.momentum-correction",
+    ),
     ({"scaffold.weighting": "size"}, "scaffold.weighting", "one of clients, examples"),
     ({"uniform.width": 0.0}, "uniform.width", r"must be in \(0, 1\]"),
     ({"random-budget.budget": 1.5}, "random-budget.budget", r"must be in \(0, 1\]"),
@@ -264,6 +285,15 @@ def test_learning_rate_by_round(schedule, expected):
         ({"num-server-rounds": 4, "has-fl.warmup": 0}, True),
         ({"num-server-rounds": 14, "strategy": "random-budget"}, True),
         ({"num-server-rounds": 14, "strategy": "heterofl"}, False),
+        (
+            {
+                "num-server-rounds": 14,
+                "strategy": "random-budget",
+                "random-budget.mode": "permute",
+                "random-budget.match": "/run",
+            },
+            False,
+        ),
     ],
 )
 def test_a_run_too_short_to_adapt_is_known(run_config, too_short):

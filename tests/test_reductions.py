@@ -9,6 +9,8 @@ from torch.nn.functional import cross_entropy
 
 from fedhet_app.config import STRATEGY_NAMES
 from fedhet_app.models import initial_module
+from fedhet_app.submodel.aggregation import Update, aggregate
+from fedhet_app.submodel.divergence import divergence, leave_one_out
 from fedhet_app.task import Task
 
 ADAPTIVE = {
@@ -27,60 +29,83 @@ FIRST_ROUND = {
     "weight_decay": 0.0,
 }
 
-REDUCTIONS = {
-    "FedProx with mu = 0 is FedAvg": (
-        {"strategy": "fedprox", "fedprox__mu": 0.0},
-        {"strategy": "fedavg"},
-    ),
-    "SCAFFOLD from zero controls on equal shares is FedAvg, everybody there": (
-        {**FIRST_ROUND, "strategy": "scaffold"},
-        {**FIRST_ROUND, "strategy": "fedavg"},
-    ),
-    "HAS-FL with all caps up to p-min is HeteroFL": (
-        {"strategy": "has-fl", **ADAPTIVE, **NARROW, "has_fl__p_min": 0.4},
-        {"strategy": "heterofl", **NARROW},
-    ),
-    "Uniform as wide as the largest cap is HeteroFL": (
-        {"strategy": "uniform", **NARROW, "uniform__width": 0.4},
-        {"strategy": "heterofl", **NARROW},
-    ),
-    "FedRolex that never rolls is HeteroFL": (
-        {"strategy": "fedrolex", "fedrolex__advance": 0},
-        {"strategy": "heterofl"},
-    ),
-    "FjORD with one tier is HeteroFL, also drawn by batch and its own teacher": (
-        {
-            "strategy": "fjord",
-            "fjord__draw": "batch",
-            "fjord__distillation": True,
-            "capacity_tiers": "0.5",
-            "capacity_probs": "1",
-        },
-        {"strategy": "heterofl", "capacity_tiers": "0.5", "capacity_probs": "1"},
-    ),
-    "HeteroFL's masked classifier with every label everywhere changes nothing": (
-        {"strategy": "heterofl", "heterofl__masked_classifier": True, **EVERY_LABEL},
-        {"strategy": "heterofl", **EVERY_LABEL},
-    ),
-    "HeteroFL's scaler at width 1 is FedAvg": (
-        {"strategy": "heterofl", "heterofl__scaler": True, **FULL_CAPACITY},
-        {"strategy": "fedavg", **FULL_CAPACITY},
-    ),
-    "HeteroFL with all its options off is Uniform of width 1": (
-        {"strategy": "heterofl", "norm": "none"},
-        {"strategy": "uniform", "uniform__width": 1.0, "norm": "none"},
-    ),
-    "FjORD with one tier is HeteroFL": (
-        {"strategy": "fjord", "capacity_tiers": "0.5", "capacity_probs": "1"},
-        {"strategy": "heterofl", "capacity_tiers": "0.5", "capacity_probs": "1"},
-    ),
-} | {
-    f"{name} with all capacities 1 is FedAvg": (
-        {"strategy": name, **FULL_CAPACITY, **ADAPTIVE, "uniform__width": 1.0},
-        {"strategy": "fedavg", **FULL_CAPACITY},
-    )
-    for name in sorted(set(STRATEGY_NAMES) - {"fedavg", "fedprox", "scaffold"})
+EQUAL_SLICES = {  # at p-min = 0.4 and gamma = 0 all clients that can train 0.4 wide slices
+    "strategy": "has-fl",
+    **ADAPTIVE,
+    "capacity_tiers": "0.5,0.75",
+    "capacity_probs": "0.5,0.5",
+    "has_fl__gamma": 0.0,
+    "has_fl__coverage": False,
 }
+
+REDUCTIONS = (
+    {
+        "FedProx with mu = 0 is FedAvg": (
+            {"strategy": "fedprox", "fedprox__mu": 0.0},
+            {"strategy": "fedavg"},
+        ),
+        "SCAFFOLD from zero controls on equal shares is FedAvg, everybody there": (
+            {**FIRST_ROUND, "strategy": "scaffold"},
+            {**FIRST_ROUND, "strategy": "fedavg"},
+        ),
+        "HAS-FL with all caps up to p-min is HeteroFL": (
+            {"strategy": "has-fl", **ADAPTIVE, **NARROW, "has_fl__p_min": 0.4},
+            {"strategy": "heterofl", **NARROW},
+        ),
+        "Uniform as wide as the largest cap is HeteroFL": (
+            {"strategy": "uniform", **NARROW, "uniform__width": 0.4},
+            {"strategy": "heterofl", **NARROW},
+        ),
+        "FedRolex that never rolls is HeteroFL": (
+            {"strategy": "fedrolex", "fedrolex__advance": 0},
+            {"strategy": "heterofl"},
+        ),
+        "FjORD with one tier is HeteroFL, also drawn by batch and its own teacher": (
+            {
+                "strategy": "fjord",
+                "fjord__draw": "batch",
+                "fjord__distillation": True,
+                "capacity_tiers": "0.5",
+                "capacity_probs": "1",
+            },
+            {"strategy": "heterofl", "capacity_tiers": "0.5", "capacity_probs": "1"},
+        ),
+        "HeteroFL's masked classifier with every label everywhere changes nothing": (
+            {"strategy": "heterofl", "heterofl__masked_classifier": True, **EVERY_LABEL},
+            {"strategy": "heterofl", **EVERY_LABEL},
+        ),
+        "HeteroFL's scaler at width 1 is FedAvg": (
+            {"strategy": "heterofl", "heterofl__scaler": True, **FULL_CAPACITY},
+            {"strategy": "fedavg", **FULL_CAPACITY},
+        ),
+        "HeteroFL with all its options off is Uniform of width 1": (
+            {"strategy": "heterofl", "norm": "none"},
+            {"strategy": "uniform", "uniform__width": 1.0, "norm": "none"},
+        ),
+        "FjORD with one tier is HeteroFL": (
+            {"strategy": "fjord", "capacity_tiers": "0.5", "capacity_probs": "1"},
+            {"strategy": "heterofl", "capacity_tiers": "0.5", "capacity_probs": "1"},
+        ),
+        "HAS-FL on the common core of equal slices is the paper's": (
+            {**EQUAL_SLICES, "has_fl__estimator": "common-core"},
+            {**EQUAL_SLICES, "has_fl__estimator": "paper"},
+        ),
+    }
+    | {
+        f"HAS-FL by {estimator} with all capacities 1 is FedAvg": (
+            {"strategy": "has-fl", **FULL_CAPACITY, **ADAPTIVE, "has_fl__estimator": estimator},
+            {"strategy": "fedavg", **FULL_CAPACITY},
+        )
+        for estimator in ("leave-one-out", "common-core", "oracle-tv")
+    }
+    | {
+        f"{name} with all capacities 1 is FedAvg": (
+            {"strategy": name, **FULL_CAPACITY, **ADAPTIVE, "uniform__width": 1.0},
+            {"strategy": "fedavg", **FULL_CAPACITY},
+        )
+        for name in sorted(set(STRATEGY_NAMES) - {"fedavg", "fedprox", "scaffold"})
+    }
+)
 
 
 def test_every_client_holds_every_label_where_a_reduction_says_so(tmp_path):
@@ -92,6 +117,52 @@ def test_a_method_becomes_another_in_its_limit(name, tmp_path):
     special, general = REDUCTIONS[name]
     one, two = run(tmp_path / "special", **special), run(tmp_path / "general", **general)
     assert model_bytes(one) == model_bytes(two)
+
+
+def test_equal_slices_are_estimated_alike_on_their_common_core(tmp_path):
+    """The reduction above compares models, which gamma = 0 takes the estimates out of."""
+    readers = [
+        run(tmp_path / name, **EQUAL_SLICES, has_fl__estimator=name, num_server_rounds=4)
+        for name in ("paper", "common-core")
+    ]
+    estimates = [
+        [
+            (row["round"], row["partition"], row["divergence-raw"])
+            for row in reader.clients
+            if "divergence-raw" in row and row["round"] > 1
+        ]
+        for reader in readers
+    ]
+    assert len(estimates[0]) == 3 * 3
+    assert estimates[0] == estimates[1]
+
+
+def test_leaving_one_of_equals_out_is_the_papers_estimate_up_to_a_factor():
+    """Of k equal weights, Delta_i - mean of the others = k / (k - 1) (Delta_i - Dbar)."""
+    rng = np.random.default_rng(3)
+    before = np.zeros(50, np.float32)
+    values = rng.normal(size=(4, 50)).astype(np.float32)
+    updates = [Update(index=None, values=each, weight=2.0) for each in values]
+    after = aggregate(before, updates)
+    paper = divergence(updates, before, after, num_params=50, eps=0.0)
+    others = (values.sum(axis=0) - values) / 3
+    scale = (after.mean_delta**2).sum() / (others**2).sum(axis=1)
+    found = leave_one_out(updates, before, after, num_params=50, eps=0.0)
+    np.testing.assert_allclose(found, (4 / 3) ** 2 * paper * scale, rtol=1e-5)
+
+
+def test_permuting_alone_in_a_tier_is_the_has_fl_run(tmp_path):
+    nodes = [
+        {"partition-id": i, "num-partitions": 4, "capacity": capacity}
+        for i, capacity in enumerate((0.3, 0.7, 0.8, 1.0))
+    ]
+    shared = {"num_clients": 4, "num_server_rounds": 5}
+    own = {"strategy": "has-fl", **ADAPTIVE, "has_fl__gamma": 0.1}
+    hasfl = run(tmp_path / "has-fl", nodes, **own, **shared)
+    match = {"random_budget__mode": "permute", "random_budget__match": str(hasfl.directory)}
+    control = run(tmp_path / "permuted", nodes, strategy="random-budget", **match, **shared)
+    assert model_bytes(control) == model_bytes(hasfl)
+    assert len({row["width"] for row in hasfl.clients if row["trained"]}) > 4
 
 
 def test_has_fl_with_gamma_0_has_the_widths_of_uniform_from_the_first_adaptation(tmp_path):

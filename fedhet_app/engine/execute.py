@@ -8,7 +8,7 @@ from pathlib import Path
 from fedhet_app.config import Config
 from fedhet_app.engine import run
 from fedhet_app.errors import FedhetError, one_line
-from fedhet_app.suite_results import LOG_FILE
+from fedhet_app.suite_results import LOG_FILE, has_ended
 
 LOG = logging.getLogger("fedhet")
 
@@ -17,7 +17,7 @@ def execute(config: Config) -> str:
     """Run one configuration in this process, its log in its run directory.
 
     Returns:
-        Why it failed, in one line; empty if it did not.
+        Why it failed, in one line; empty if it did not, or diverged as it was to show.
     """
     directory = Path(config.results_dir)
     directory.mkdir(parents=True, exist_ok=True)
@@ -26,7 +26,7 @@ def execute(config: Config) -> str:
             run(config, engine="inline")
         except FedhetError as error:
             LOG.error("error: %s", error)
-            return str(error)
+            return "" if has_ended(config) else str(error)
         except (Exception, SystemExit) as error:
             LOG.exception("the run failed")
             return one_line(error)

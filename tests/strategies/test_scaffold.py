@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Message, RecordDict
-from running import model_bytes, outcome, run, run_spoilt, tiny
+from running import interrupted, model_bytes, outcome, run, run_spoilt, tiny
 from test_reductions import FULL_BATCH, assert_close, digits_for_training, start_of
-from test_resume import interrupted
 from torch.nn.functional import cross_entropy
 
 from fedhet_app import checkpoint, engine
+from fedhet_app.engine.execute import execute
 from fedhet_app.errors import FedhetError
 from fedhet_app.results import SUMMARY, RunReader, load_tensors
+from fedhet_app.suite_results import has_ended
 from fedhet_app.task import Task
 from strategies.client_states import ClientStates
 
@@ -355,6 +356,17 @@ def test_a_run_that_diverges_ends_and_says_so(tmp_path):
     assert summary["rounds"] == len(reader.rounds) < 40
     assert [row["replies"] for row in reader.rounds[-2:]] == [0, 0]
     assert (tmp_path / "run" / checkpoint.FILE).exists()
+
+
+def test_a_sweep_takes_the_divergence_that_was_asked_for_as_an_end(tmp_path):
+    wanted = tiny(tmp_path / "wanted", **DIVERGING)
+    assert not has_ended(wanted)
+    assert execute(wanted) == ""
+    assert has_ended(wanted)
+    other = {"strategy": "fedavg", "scaffold__allow_momentum": False, "lr": 1e30}
+    unwanted = tiny(tmp_path / "unwanted", **{**DIVERGING, **other})
+    assert "training diverged" in execute(unwanted)
+    assert not has_ended(unwanted)
 
 
 def test_a_run_that_is_going_on_again_has_no_summary(tmp_path):
