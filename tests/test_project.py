@@ -28,7 +28,7 @@ LEVELS = [
 LEVEL = {unit: level for level, units in enumerate(LEVELS) for unit in units}
 SIDE_BY_SIDE = {0, 2, 3}  # units of these levels may import each other, without a cycle
 EXTRA_ARROWS = {("submodel", "models")}
-READ_BY_ANALYSIS = {"config", "checkpoint", "results"}
+READ_BY_ANALYSIS = {"config", "checkpoint", "results", "suite_files"}
 FLOWER_UNITS = {"wire", "strategies", "client_apps", "server_app", "client_app", "engine"} | {
     "client_state",
     "state_shelves",

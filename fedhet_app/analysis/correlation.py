@@ -51,6 +51,11 @@ class Correlation:
         """1 or -1 where the whole interval lies on that side of 0, else 0."""
         return int(self.low > 0) - int(self.high < 0)
 
+    @property
+    def smallest(self) -> float:
+        """Size up to which a correlation's interval would hold 0 with this weight."""
+        return math.tanh(QUANTILE / math.sqrt(self.weight)) if self.weight else math.nan
+
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:

@@ -9,16 +9,18 @@ from fedhet_app.config import DEFAULTS
 
 Options = Mapping[str, Any]
 
-_NOT_THE_METHOD = {
+MATCH = "random-budget.match"
+"""Names another run for each seed, so that two runs of one method never share it."""
+
+NOT_THE_METHOD = {
     *FREE_TO_CHANGE,
     "client-cpus",
     "device",
     "evaluate-every",
     "evaluate-examples",
-    "random-budget.match",
     "seed",
 }
-"""Options in which the runs of one label may differ."""
+"""Options in which runs of one method on one task may differ."""
 
 _SHORT = {
     "has-fl has-fl.coverage=false": "has-fl-off",
@@ -34,7 +36,8 @@ def settings(config: Options) -> dict[str, Any]:
     return {
         key: value
         for key, value in whole.items()
-        if key not in _NOT_THE_METHOD and ("." not in key or key.startswith(f"{strategy}."))
+        if key not in {*NOT_THE_METHOD, MATCH}
+        and ("." not in key or key.startswith(f"{strategy}."))
     }
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from fedhet_app.analysis import paper_a
+from fedhet_app.analysis.audit.verdict import counted
 from fedhet_app.analysis.page import Block, Bullets, Heading, Image, Paragraph, html, markdown
 from fedhet_app.analysis.plots import allocation, curves
 from fedhet_app.analysis.study import Section, Study, load_study
@@ -158,8 +159,8 @@ def _introduction(section: Section) -> Iterator[str]:
     seeds = sorted({run.seed for run in section.runs})
     skew = f", alpha {config['alpha']:g}" if config["partition"] == "dirichlet" else ""
     yield (
-        f"{len(section.runs)} finished runs, {len(section.labels)} labels, seeds "
-        f"{', '.join(map(str, seeds))}. {config['num-server-rounds']} rounds; "
+        f"{counted(len(section.runs), 'finished run')}, {counted(len(section.labels), 'label')}, "
+        f"seeds {', '.join(map(str, seeds))}. {config['num-server-rounds']} rounds; "
         f"{config['num-clients']} clients, of which {config['fraction-train']:.0%} train in a "
         f"round; model {config['model']} ({config['model-preset']}, norm {config['norm']}); "
         f"partition {config['partition']}{skew}."

@@ -15,8 +15,10 @@ from fedhet_app.analysis.labels import distinguish, label_of
 from fedhet_app.analysis.study_run import Run, read_object, read_run
 from fedhet_app.errors import FedhetError
 from fedhet_app.results import CONFIG
+from fedhet_app.suite_files import MANIFEST
 
-MANIFEST = "suite.json"
+COST_ONLY = "paper-size"
+"""The label of a run that is there for its cost alone, and too short for anything else."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,11 @@ class Section:
     def labels(self) -> tuple[str, ...]:
         """The labels that occur."""
         return tuple(dict.fromkeys(run.label for run in self.runs))
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """The labels, without one of runs that are there for their cost alone."""
+        return tuple(label for label in self.labels if label != COST_ONLY)
 
     def of(self, label: str) -> tuple[Run, ...]:
         """Return the runs of a label by seed; none where it does not occur."""

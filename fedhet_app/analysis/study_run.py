@@ -101,6 +101,20 @@ class Run:
         rows = [row for row in self.rounds if column in row]
         return {row["round"]: math.nan if row[column] is None else row[column] for row in rows}
 
+    def comparable(self, column: str) -> NDArray[np.float64]:
+        """Return a column of the evaluations made on the same examples, shape (evaluations,).
+
+        A run that measures on part of the test set measures on all of it after its last round.
+        """
+        values = list(self.curve(column).values())
+        return np.array(values[:-1] if self.config.get("evaluate-examples") else values)
+
+    @property
+    def fall(self) -> float:
+        """Highest minus last accuracy of the comparable evaluations in points, NaN without any."""
+        accuracies = self.comparable("accuracy")
+        return 100 * float(accuracies.max() - accuracies[-1]) if len(accuracies) else math.nan
+
     def adaptations(self, column: str) -> dict[int, NDArray[np.float64]]:
         """Return a column of every client, shape (N,), by round in which all clients have it."""
         clients = 1 + max((row["partition"] for row in self.clients), default=-1)

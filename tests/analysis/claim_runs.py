@@ -42,7 +42,8 @@ def writer(tmp_path):
         for name, content in files.items():
             (directory / name).write_text(json.dumps(content))
         for name in ("rounds", "clients"):
-            rows = parts.get(name, [row(accuracy=final)] if name == "rounds" else [])
+            course = [row(56, accuracy=best or final), row(accuracy=final)]
+            rows = parts.get(name, course if name == "rounds" else [])
             (directory / f"{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
         read = read_run(directory, label, seed)
         if not isinstance(read, Run):

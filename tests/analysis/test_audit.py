@@ -123,6 +123,41 @@ def test_where_no_round_has_all_clients_means_over_rounds_are_taken(tmp_path):
     assert measured.correlations["width-tv-given-capacity"].r == pytest.approx(expected)
     assert measured.correlations[DECISIVE].r == pytest.approx(expected)
     assert (measured.correlations[DECISIVE].n, measured.read_at, measured.adaptations) == (9, 0, 0)
+    assert measured.notes == ()
+
+
+@pytest.mark.parametrize("not_finite", [None, float("nan"), float("inf")])
+def test_estimates_that_are_not_finite_make_way_for_the_round_before_and_are_named(
+    not_finite, tmp_path, clients
+):
+    tv = clients.pop("tv")
+    late = rows_of({**clients, "divergence": -np.arange(20.0)}, 65)
+    for client in (3, 11):
+        late[client]["divergence"] = not_finite
+    group = only(audit([write_run(tmp_path / "run", tv, [*rows_of(clients), *late])]))
+    expected = stats.pearsonr(clients["divergence"], tv).statistic
+    assert group.runs[0].correlations["estimate-tv"].r == pytest.approx(expected)
+    assert group.runs[0].read_at == 60
+    note = "divergence is that of round 60: in round 65 it is not finite for client 3, 11"
+    assert f"seed 42: {note}" in group.cautions
+
+
+def test_means_that_stand_in_for_estimates_that_are_not_finite_are_named(tmp_path, clients):
+    """The last round has every client, but never all of them finite."""
+    tv = clients.pop("tv")
+    rounds = []
+    for number, client in ((60, 7), (65, 3)):
+        rows = rows_of({**clients, "divergence": clients["divergence"] + number}, number)
+        rows[client]["divergence"] = None
+        rounds += rows
+    group = only(audit([write_run(tmp_path / "run", tv, rounds)]))
+    shift = np.full(20, 62.5)
+    shift[[3, 7]] = 60, 65
+    expected = stats.pearsonr(clients["divergence"] + shift, tv).statistic
+    assert group.runs[0].correlations["estimate-tv"].r == pytest.approx(expected)
+    note = "divergence is each client's mean over rounds: in round 65 it is not finite for client 3"
+    assert (group.runs[0].read_at, group.runs[0].notes) == (0, (note,))
+    assert f"seed 42: {note}" in group.cautions
 
 
 def test_an_oracle_is_found_and_capacity_noise_is_not(tmp_path):
@@ -397,10 +432,10 @@ def test_with_constant_capacity_the_verdict_shows_the_plain_correlation(tmp_path
 def test_what_is_no_run_is_refused(tmp_path, clients):
     with pytest.raises(FedhetError, match=r"holds no config\.json, nor does a folder below it"):
         audit([tmp_path])
-    with pytest.raises(FedhetError, match="no run to audit"):
+    with pytest.raises(FedhetError, match="no run to read"):
         audit([tmp_path / "nowhere"])
     directory = write_run(tmp_path / "run", clients.pop("tv"), rows_of(clients))
-    with pytest.raises(FedhetError, match="no run to audit"):
+    with pytest.raises(FedhetError, match="no run to read"):
         audit([directory], control=[tmp_path / "nowhere"])
     (directory / "clients.jsonl").write_text("{broken\n")
     with pytest.raises(FedhetError, match=r"clients\.jsonl.*cannot be read"):

@@ -127,6 +127,40 @@ def test_the_drop_without_the_guarantee_is_twice_that_with_it(make, on, off, ver
     assert judged("A6 (d)", *runs[:5]).verdict.startswith("not measured: 3 seeds of has-fl and")
 
 
+def part_of_the_test_set(*accuracies):
+    """A run measured on 500 examples, but for the last round, which is on all of them."""
+    rounds = [row(20 * at, accuracy=each) for at, each in enumerate(accuracies, 1)]
+    final, best = accuracies[-1], max(accuracies)
+    return {
+        "rounds": rounds,
+        "final": final,
+        "best": best,
+        "config": {"evaluate-examples": 500},
+    }
+
+
+@pytest.mark.parametrize(
+    ("id", "labels", "dataset", "measured"),
+    [
+        ("A6 (d)", ("has-fl", "has-fl-off"), "cifar10", "5.0 against 5.0 points, 3 seeds"),
+        ("A14 (b)", ("uniform", "fjord", "has-fl"), "shakespeare", "5.0, 5.0, 5.0"),
+    ],
+)
+def test_a_fall_is_between_evaluations_on_the_same_examples(make, id, labels, dataset, measured):
+    """From .60 to .55 on a part; to .30 on the whole set is another measurement."""
+    parts = part_of_the_test_set(0.5, 0.6, 0.55, 0.3)
+    runs = [make(label, seed, **parts) for label in labels for seed in SEEDS]
+    assert judged(id, *runs, dataset=dataset).measured == measured
+    short = make(labels[-1], 45, **part_of_the_test_set(0.3))
+    expected = f"not measured: an evaluation before the last round of {labels[-1]} seed 45"
+    assert judged(id, *runs, short, dataset=dataset).verdict == expected
+
+
+def test_one_seed_is_not_several(make):
+    pair = (make("has-fl", best=0.6), make("has-fl-off", best=0.6, strategy="has-fl"))
+    assert judged("A6 (d)", *pair).measured == "10.0 against 10.0 points, 1 seed"
+
+
 @pytest.mark.parametrize(
     ("on", "factor", "verdict"),
     [

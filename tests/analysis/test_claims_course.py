@@ -173,6 +173,19 @@ def test_the_cost_of_a_quarter_and_of_half_the_width(make, params, preset, verdi
     assert judged("A12 (a)", make("fedavg")).verdict.startswith("not measured: a run with")
 
 
+def test_the_cost_of_the_paper_size_network_is_found_beside_small_ones(make):
+    small = make("has-fl", cost=tiers(79, 271, 580, 1000), config={"model-preset": "small"})
+    large = make(
+        "paper-size",
+        strategy="heterofl",
+        cost=tiers(64, 252, 565, 1000),
+        config={"model-preset": "paper"},
+    )
+    claim = judged("A12 (a)", small, large)
+    assert (claim.verdict, claim.measured) == (HOLDS, "6.4 % and 25.2 % (cnn, preset paper)")
+    assert judged("A7", small, large).verdict == "not measured: heterofl and uniform"
+
+
 def sent(number, *floats):
     return [
         {"round": number, "partition": i, "trained": True, "width": 0.5, "floats": each}

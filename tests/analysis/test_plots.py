@@ -123,10 +123,12 @@ def test_cost_bars_have_a_panel_for_each_architecture(tmp_path):
     write_run(tmp_path / "a", dataset="cifar10", cost=COST)
     write_run(tmp_path / "b", dataset="emnist", cost=COST[::-1])
     write_run(tmp_path / "c", dataset="digits")
+    write_run(tmp_path / "d", dataset="emnist", cost=COST, model_preset="paper")
     figure = allocation.cost_bars(load_study([tmp_path]).sections)
     assert [axes.get_title() for axes in figure.axes] == [
         "cifar10: cnn, small",
         "emnist: cnn, small",
+        "emnist: cnn, paper",
     ]
     for axes in figure.axes:
         heights = [bar.get_height() for bar in axes.patches]

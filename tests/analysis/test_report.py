@@ -132,7 +132,7 @@ def test_every_claim_is_judged_in_the_report(study, tmp_path):
     )
     holds, fails = verdicts.count("holds"), verdicts.count("does not hold")
     rest = len(verdicts) - holds - fails
-    assert table.note == f"{holds} hold, {fails} do not hold, {rest} are not measured."
+    assert table.note == f"{holds} hold, {fails} do not hold, {rest} not measured."
     assert next(row[0] for row in open_question_table(loaded).rows) == "paper"
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
-from study_runs import COST, adaptation, write_run
+from study_runs import COST, adaptation, write_run, write_suite
 
 from fedhet_app.analysis.study import load_study
 from fedhet_app.analysis.tables import audit, cost, paper, side
@@ -103,6 +103,26 @@ def test_table_3_shows_the_fall_from_the_peak(tmp_path):
     assert rows["HeteroFL"]["n"] == "0"
 
 
+def test_a_fall_is_between_evaluations_on_the_same_examples(tmp_path):
+    # On 500 examples 80 to 76; the 90 of the whole test set is another measurement.
+    write_run(
+        tmp_path / "on", strategy="has-fl", accuracies=(0.7, 0.8, 0.76, 0.9), evaluate_examples=500
+    )
+    write_run(tmp_path / "off", strategy="heterofl", accuracies=(0.8, 0.9), evaluate_every=3)
+    write_run(tmp_path / "once", strategy="has-fl", has_fl__coverage=False, evaluate_examples=500)
+    (tmp_path / "once" / "rounds.jsonl").write_text(
+        '{"round": 3, "accuracy": 0.7, "loss": 1, "replies": 2, "upload-bytes": 200}'
+    )
+    table = paper.coverage_table(section_of(tmp_path))
+    falls = {name: row["Peak to final (points)"] for name, row in rows_by_name(table).items()}
+    assert falls == {
+        "HAS-FL": "-4.0",
+        "HAS-FL, guarantee off": "–",  # noqa: RUF001
+        "HeteroFL": "+0.0",
+    }
+    assert "the last round's, on all of it, is left out" in table.note
+
+
 def test_table_5_compares_with_full_models_and_adds_rows_that_the_paper_lacks(tmp_path):
     for strategy in ("fedavg", "has-fl", "fedrolex"):
         write_run(tmp_path / strategy, strategy=strategy, width=1.0)
@@ -182,9 +202,50 @@ def test_cost_is_a_share_of_the_full_models(tmp_path):
     write_run(tmp_path / "run", cost=COST)
     table = cost.cost_table(section_of(tmp_path))
     assert table.texts() == [
-        ["0.50", "26", "250", "104", "25.0", "25.0", "about 25 %"],
-        ["1.00", "104", "1,000", "416", "100.0", "100.0", "–"],  # noqa: RUF001
+        ["cnn, small", "0.50", "26", "250", "104", "25.0", "25.0", "about 25 %"],
+        ["cnn, small", "1.00", "104", "1,000", "416", "100.0", "100.0", "–"],  # noqa: RUF001
     ]
+
+
+@pytest.fixture
+def with_a_paper_size_network(tmp_path):
+    """A sweep with a run that is there for its cost alone, though it would fit other tables."""
+    write_suite(tmp_path, "s", [("heterofl", 42), ("paper-size", 42)])
+    write_run(tmp_path / "heterofl" / "seed42", strategy="heterofl", cost=COST)
+    capacity = [0.25, 0.5, 0.75, 1.0, 0.5, 0.75]
+    rows = adaptation(1, capacity=capacity, divergence=[3.0, 1, 4, 1, 5, 9], width=capacity)
+    stale = {"width": 0.5, "as-is": 0.1, "classifier-zeroed": 0.1, "slice": 0.1}
+    large = [row | {"params": 10 * row["params"]} for row in COST]
+    write_run(
+        tmp_path / "paper-size" / "seed42",
+        strategy="heterofl",
+        model_preset="paper",
+        clients=rows,
+        tv=[0.1, 0.5, 0.2, 0.4, 0.3, 0.6],
+        cost=large,
+        extra={"stale": stale},
+    )
+    return section_of(tmp_path)
+
+
+def test_the_paper_size_network_is_in_the_table_of_costs(with_a_paper_size_network):
+    texts = cost.cost_table(with_a_paper_size_network).texts()
+    assert [row[:3] for row in texts] == [
+        ["cnn, small", "0.50", "26"],
+        ["cnn, small", "1.00", "104"],
+        ["cnn, paper", "0.50", "260"],
+        ["cnn, paper", "1.00", "1,040"],
+    ]
+
+
+def test_a_run_for_its_cost_alone_is_in_no_table_of_methods(with_a_paper_size_network):
+    section = with_a_paper_size_network
+    assert section.labels == ("heterofl", "paper-size")
+    assert audit.audit_labels(section) == {}
+    assert side.stale_table(section) is None
+    assert rows_by_name(paper.coverage_table(section))["HeteroFL"]["n"] == "1"
+    assert paper.allocation_table(section) is paper.comparison_table(section) is None
+    assert list(rows_by_name(side.all_runs_table(section))) == ["heterofl", "paper-size"]
 
 
 def test_upload_is_a_share_of_the_full_models_bytes(tmp_path):

@@ -108,6 +108,7 @@ def _audit_group(name: str, group: Group, column: str, rivals: Sequence[Group]) 
         cautions=verdict.cautions(
             pools,
             adaptations=[run.adaptations for run in runs],
+            notes=[f"seed {run.seed}: {note}" for run in runs for note in run.notes],
             unfinished=sum(not run.finished for run in runs),
             repeated=group.repeated,
         ),

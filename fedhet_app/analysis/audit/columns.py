@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,11 +21,12 @@ class ClientValues:
     """One variable, a value per client, shape (N,): NaN for a client without.
 
     ``server_round`` is the round the values are of, 0 where they are means over rounds;
-    ``missing`` says why there are none at all.
+    ``note`` says what they stand in for, ``missing`` why there are none at all.
     """
 
     values: Values
     server_round: int = 0
+    note: str = ""
     missing: str = ""
 
 
@@ -61,17 +62,34 @@ def _widths(rows: Rows, clients: int) -> ClientValues:
 
 
 def _last_known(rows: Rows, column: str, clients: int) -> ClientValues:
-    """Return a column in the last round that has it for every client, else its means."""
+    """Return a column in the last round that has it, finite, for every client, else its means."""
     by_round: dict[int, dict[int, float]] = {}
     for row in rows:
-        if _is_number(row.get(column)):
-            by_round.setdefault(row["round"], {})[row["partition"]] = row[column]
-    whole = [number for number, known in by_round.items() if len(known) == clients]
-    if not whole:
-        return _mean(rows, column, clients)
-    known = by_round[max(whole)]
-    values = np.array([known[client] for client in range(clients)], dtype=np.float64)
-    return ClientValues(values=values, server_round=max(whole))
+        if _is_number(row.get(column)) or _is_not_finite(row.get(column, "")):
+            value = row[column]
+            own = by_round.setdefault(row["round"], {})
+            own[row["partition"]] = math.nan if value is None else value
+    whole = {
+        number: np.array([known[client] for client in range(clients)], dtype=np.float64)
+        for number, known in sorted(by_round.items())
+        if len(known) == clients
+    }
+    finite = [number for number, values in whole.items() if np.isfinite(values).all()]
+    if not finite:
+        means = _mean(rows, column, clients)
+        if means.missing or not whole:
+            return means
+        return replace(means, note=_passed_over(column, whole, "each client's mean over rounds"))
+    at = finite[-1]
+    note = _passed_over(column, whole, f"that of round {at}") if at < max(whole) else ""
+    return ClientValues(values=whole[at], server_round=at, note=note)
+
+
+def _passed_over(column: str, whole: Mapping[int, Values], instead: str) -> str:
+    """Return what stands in for the last round of all clients, and why."""
+    last = max(whole)
+    clients = ", ".join(map(str, np.flatnonzero(~np.isfinite(whole[last]))))
+    return f"{column} is {instead}: in round {last} it is not finite for client {clients}"
 
 
 def _mean(rows: Rows, column: str, clients: int) -> ClientValues:
@@ -93,3 +111,8 @@ def _no_column(rows: Rows, column: str) -> str:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_not_finite(value: object) -> bool:
+    """Tell a number that was not finite, which results write as null."""
+    return value is None or (isinstance(value, float) and not math.isfinite(value))

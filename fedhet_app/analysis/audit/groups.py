@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedhet_app.analysis.audit.runs import MATCH, AuditedRun
+from fedhet_app.analysis.audit.runs import AuditedRun
+from fedhet_app.analysis.labels import MATCH
 from fedhet_app.config import DEFAULTS
 
 Key = tuple[tuple[str, Any], ...]

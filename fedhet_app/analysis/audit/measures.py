@@ -33,7 +33,8 @@ TIERED = ("estimate-tv-within-tiers", "width-tv-within-tiers")
 class RunAudit:
     """One run: its correlations by the keys of ``LABELS``.
 
-    ``read_at`` is the round the estimate is of, 0 where it is each client's mean over rounds.
+    ``read_at`` is the round the estimate is of, 0 where it is each client's mean over rounds;
+    ``notes`` say of estimate and width which values stood in for some that are not finite.
     """
 
     directory: str
@@ -42,6 +43,7 @@ class RunAudit:
     clients: int
     adaptations: int
     read_at: int
+    notes: tuple[str, ...]
     correlations: Mapping[str, Correlation]
 
 
@@ -54,6 +56,7 @@ def audit_run(run: AuditedRun, column: str) -> RunAudit:
         clients=len(run.variables[TV].values),
         adaptations=run.adaptations,
         read_at=run.variables[ESTIMATE].server_round,
+        notes=tuple(filter(None, (run.variables[key].note for key in (ESTIMATE, WIDTH)))),
         correlations={
             "estimate-tv": _correlate(run, column, ESTIMATE, TV),
             "estimate-capacity": _correlate(run, column, ESTIMATE, CAPACITY),

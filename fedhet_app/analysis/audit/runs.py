@@ -8,22 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from fedhet_app.analysis.audit.columns import ClientValues, Rows, variables_of
-from fedhet_app.checkpoint import FREE_TO_CHANGE
+from fedhet_app.analysis.labels import MATCH, NOT_THE_METHOD
 from fedhet_app.config import DEFAULTS
 from fedhet_app.errors import FedhetError
 from fedhet_app.results import CLIENTS, CONFIG, PARTITION, SUMMARY, RunReader
 
-MATCH = "random-budget.match"
 _KEY = "run directory"
-_NOT_THE_METHOD = {
-    *FREE_TO_CHANGE,
-    "client-cpus",
-    "device",
-    "evaluate-every",
-    "evaluate-examples",
-    "seed",
-}
-"""Options in which runs of one method on one task may differ."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +53,7 @@ def find_runs(directories: Iterable[Path]) -> list[Path]:
     for directory in directories:
         here = [directory] if (directory / CONFIG).exists() else _below(directory)
         if not here:
-            remedy = f"holds no {CONFIG}, nor does a folder below it: no run to audit"
+            remedy = f"holds no {CONFIG}, nor does a folder below it: no run to read"
             raise FedhetError(_KEY, str(directory), remedy)
         for path in here:
             found.setdefault(path.resolve(), path)
@@ -83,7 +73,7 @@ def read_run(directory: Path, column: str) -> AuditedRun:
     reader = RunReader(directory)
     try:
         options = {**DEFAULTS, **reader.config}
-        method = {key: options[key] for key in options if key not in _NOT_THE_METHOD}
+        method = {key: options[key] for key in options if key not in NOT_THE_METHOD}
         seed = int(options["seed"])
     except (KeyError, TypeError, ValueError):
         raise FedhetError(_KEY, str(directory), f"its {CONFIG} is not that of a run") from None

@@ -3,12 +3,11 @@
 A sentence that claims something needs the whole pooled interval on one side of 0.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedhet_app.analysis.audit.control import Comparison
-from fedhet_app.analysis.correlation import QUANTILE, Correlation
+from fedhet_app.analysis.correlation import Correlation
 
 SMALL = 0.3
 """A sample that cannot tell a correlation of this size from 0 is called small."""
@@ -49,6 +48,7 @@ def verdicts(
 def cautions(
     pools: Mapping[str, Correlation],
     adaptations: Sequence[int],
+    notes: Sequence[str],
     unfinished: int,
     repeated: Sequence[Path],
 ) -> tuple[str, ...]:
@@ -57,18 +57,14 @@ def cautions(
     Args:
         pools: Pooled correlations by the keys of ``measures.LABELS``.
         adaptations: Adaptation rounds of each run.
+        notes: On the values of single runs.
         unfinished: How many of the runs have not finished.
         repeated: Runs left out because they copy another.
     """
     found = []
     decisive = pools[_DECISIVE]
-    if not decisive.reason:
-        smallest = math.tanh(QUANTILE / math.sqrt(decisive.weight))
-        if smallest > SMALL:
-            found.append(
-                f"small sample: {decisive.n} clients in {counted(decisive.parts, 'run')}; only a "
-                f"correlation beyond {smallest:.2f} in size can be told from 0"
-            )
+    if decisive.smallest > SMALL:
+        found.append(f"small sample: {power(decisive)}")
     chance = pools["tv-capacity"]
     if chance.sign:
         found.append(
@@ -78,10 +74,19 @@ def cautions(
     fewest = min(adaptations)
     if 0 < fewest < FEW_ADAPTATIONS:
         found.append(f"only {counted(fewest, 'adaptation round')}: estimates are still settling")
+    found += notes
     if unfinished:
         found.append(f"{unfinished} of {counted(len(adaptations), 'run')} not finished")
     found += [f"left out, a copy by options and seed: {path}" for path in repeated]
     return tuple(found)
+
+
+def power(correlation: Correlation) -> str:
+    """Return what a sample of this size can tell from 0."""
+    return (
+        f"{counted(correlation.n, 'client')} in {counted(correlation.parts, 'run')}; only a "
+        f"correlation beyond {correlation.smallest:.2f} in size can be told from 0"
+    )
 
 
 def as_text(correlation: Correlation) -> str:

@@ -8,7 +8,6 @@ from fedhet_app.analysis.claims.base import (
     HAS_FL,
     ROUNDING,
     Claim,
-    comparable,
     contrast,
     differences,
     judge,
@@ -89,7 +88,7 @@ def a11_across(section: Section, sections: Sequence[Section]) -> list[Claim]:
 
 def rises(run: Run) -> tuple[int, int]:
     """Return how many evaluations do not keep or lower the loss of the one before, out of all."""
-    steps = np.diff(comparable(run, "loss"))
+    steps = np.diff(run.comparable("loss"))
     return int(np.count_nonzero(~(steps <= 0))), len(steps)
 
 

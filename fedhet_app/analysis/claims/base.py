@@ -1,15 +1,15 @@
 """What a claim is, and how it is judged: a statistic against a threshold, seed by seed."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedhet_app.analysis.audit.verdict import counted
 from fedhet_app.analysis.claims.paper import reported
 from fedhet_app.analysis.correlation import Correlation, Difference, paired_difference
 from fedhet_app.analysis.study import Section
-from fedhet_app.analysis.study_run import Run
 
 HOLDS, FAILS, NOT_MEASURED = "holds", "does not hold", "not measured: "
 MIN_SEEDS = 3
@@ -122,13 +122,14 @@ def lacks(section: Section, *labels: str, seeds: int = MIN_SEEDS) -> str:
     if len(shared) >= seeds:
         return ""
     finished = ", ".join(map(str, sorted(shared))) or "none"
-    return f"{seeds} seeds of {' and '.join(labels)} (finished: {finished})"
+    return f"{counted(seeds, 'seed')} of {' and '.join(labels)} (finished: {finished})"
 
 
-def comparable(run: Run, column: str) -> NDArray[np.float64]:
-    """Return a run's curve, shape (evaluations,), without a last point of more test examples."""
-    values = list(run.curve(column).values())
-    return np.array(values[:-1] if run.config.get("evaluate-examples") else values)
+def no_fall(section: Section, *labels: str) -> str:
+    """Return which runs have no evaluation that a fall could be measured from, or nothing."""
+    bare = [run for label in labels for run in section.of(label) if math.isnan(run.fall)]
+    named = ", ".join(f"{run.label} seed {run.seed}" for run in bare)
+    return f"an evaluation before the last round of {named}" if bare else ""
 
 
 def num_classes(section: Section) -> int:
@@ -144,7 +145,8 @@ def points(difference: Difference) -> str:
     if difference.reason:
         return f"{difference.mean:+.1f} points, one seed"
     interval = f"95 % interval [{difference.low:+.1f}, {difference.high:+.1f}]"
-    return f"{difference.mean:+.1f} ± {difference.sd:.1f} points, {interval}, {difference.n} seeds"
+    seeds = counted(difference.n, "seed")
+    return f"{difference.mean:+.1f} ± {difference.sd:.1f} points, {interval}, {seeds}"
 
 
 def interval(correlation: Correlation) -> str:
@@ -154,4 +156,4 @@ def interval(correlation: Correlation) -> str:
     if correlation.reason:
         return f"undefined: {correlation.reason}"
     ends = f"95 % interval [{correlation.low:+.2f}, {correlation.high:+.2f}]"
-    return f"pooled r {correlation.r:+.2f}, {ends}, {correlation.parts} seeds"
+    return f"pooled r {correlation.r:+.2f}, {ends}, {counted(correlation.parts, 'seed')}"

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from fedhet_app.analysis.audit.verdict import counted
 from fedhet_app.analysis.claims.base import HAS_FL, ROUNDING, Claim, judge, lacks
 from fedhet_app.analysis.study import Section
 from fedhet_app.analysis.study_run import Run
@@ -119,8 +120,10 @@ def _ratios(run: Run) -> dict[float, float]:
 
 def _bytes(section: Section) -> Claim:
     runs = [run for label in _SLICED for run in section.of(label)]
-    counted = [run for run in runs if all("floats" in row for row in run.clients if row["trained"])]
-    found = [(run.seed, *overhead(run)) for run in counted]
+    complete = [
+        run for run in runs if all("floats" in row for row in run.clients if row["trained"])
+    ]
+    found = [(run.seed, *overhead(run)) for run in complete]
     known = [(seed, each) for seed, each, trips in found if trips]
     extra = [each for _, each in known]
     by_seed = {seed: [each for own, each in known if own == seed] for seed, _ in known}
@@ -132,7 +135,9 @@ def _bytes(section: Section) -> Claim:
         f"{', '.join(_SLICED)}",
         threshold=f"from 0 to {HEADER_BYTES}, headers",
         per_seed={seed: f"{min(own):.0f} to {max(own):.0f}" for seed, own in by_seed.items()},
-        measured=f"{min(extra):.0f} to {max(extra):.0f} in {len(extra)} runs" if extra else "",
+        measured=f"{min(extra):.0f} to {max(extra):.0f} in {counted(len(extra), 'run')}"
+        if extra
+        else "",
         holds=all(0 <= each <= HEADER_BYTES for each in extra),
         missing="" if extra else f"runs of {', '.join(_SLICED)} that record floats",
     )

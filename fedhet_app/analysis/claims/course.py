@@ -4,14 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from fedhet_app.analysis.claims.base import (
-    HAS_FL,
-    ROUNDING,
-    Claim,
-    comparable,
-    judge,
-    lacks,
-)
+from fedhet_app.analysis.claims.base import HAS_FL, ROUNDING, Claim, judge, lacks
 from fedhet_app.analysis.study import Section
 from fedhet_app.analysis.study_run import Run
 
@@ -67,7 +60,7 @@ def a16(section: Section) -> list[Claim]:
 def a17(section: Section) -> list[Claim]:
     """HAS-FL grows surer than it is right."""
     runs = section.of(HAS_FL)
-    drifts = {run.seed: drift(run) for run in runs if len(comparable(run, "loss")) > AT_THE_END}
+    drifts = {run.seed: drift(run) for run in runs if len(run.comparable("loss")) > AT_THE_END}
     short = [str(run.seed) for run in runs if run.seed not in drifts]
     few = f"{HAS_FL} with more than {AT_THE_END} evaluations, seed {', '.join(short)}"
     loss, accuracy = np.mean(list(drifts.values()), axis=0) if drifts else (np.nan, np.nan)
@@ -109,7 +102,7 @@ def sawtooth(run: Run) -> tuple[float, float] | None:
 
 def drift(run: Run) -> tuple[float, float]:
     """Return relative change of loss, and points of accuracy, from the lowest loss to the end."""
-    loss, accuracy = (comparable(run, column) for column in ("loss", "accuracy"))
+    loss, accuracy = (run.comparable(column) for column in ("loss", "accuracy"))
     lowest = int(np.argmin(np.where(np.isnan(loss), np.inf, loss)))
     up = loss[-AT_THE_END:].mean() / loss[lowest] - 1
     return float(up), 100 * float(accuracy[-AT_THE_END:].mean() - accuracy[lowest])

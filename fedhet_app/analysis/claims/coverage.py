@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 from scipy import stats
 
+from fedhet_app.analysis.audit.verdict import counted
 from fedhet_app.analysis.claims.base import (
     COLLAPSE,
     COLLAPSE_PRESET,
@@ -21,6 +22,7 @@ from fedhet_app.analysis.claims.base import (
     differences,
     judge,
     lacks,
+    no_fall,
     points,
 )
 from fedhet_app.analysis.correlation import LEVEL
@@ -116,20 +118,24 @@ def _slice_and_whole(run: Run) -> tuple[float, float] | None:
 
 def _drop(section: Section, prefix: str, suffix: str) -> Claim:
     pairs = section.pairs(prefix + HAS_FL, prefix + OFF)
-    drops = {on.seed: (on.best - on.final, off.best - off.final) for on, off in pairs}
+    drops = {on.seed: (on.fall, off.fall) for on, off in pairs}
     on, off = np.mean(list(drops.values()), axis=0) if drops else (math.nan, math.nan)
     return judge(
         section,
         f"A6 (d){suffix}",
         "Without the guarantee accuracy falls much further from its peak.",
-        statistic="best minus final accuracy without and with the guarantee, in points",
+        statistic="highest minus last accuracy of the evaluations on the same examples, without "
+        "and with the guarantee, in points",
         threshold=f"mean without >= {DROP_RATIO:g} x mean with, and above 0",
         per_seed={
             seed: f"{without:.1f} against {kept:.1f}" for seed, (kept, without) in drops.items()
         },
-        measured=f"{off:.1f} against {on:.1f} points, {len(drops)} seeds" if drops else "",
+        measured=f"{off:.1f} against {on:.1f} points, {counted(len(drops), 'seed')}"
+        if drops
+        else "",
         holds=bool(off > 0 and off >= DROP_RATIO * on - ROUNDING),
-        missing=lacks(section, prefix + HAS_FL, prefix + OFF),
+        missing=lacks(section, prefix + HAS_FL, prefix + OFF)
+        or no_fall(section, prefix + HAS_FL, prefix + OFF),
     )
 
 

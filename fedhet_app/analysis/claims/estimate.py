@@ -85,7 +85,8 @@ def a2(section: Section) -> list[Claim]:
         judge(
             section,
             "A2, positive control",
-            "The same test finds the skew where the estimate is the true label distance.",
+            "The same test finds the skew where the estimate is the true label distance: 1 by "
+            "construction, a check of the pipeline.",
             statistic=statistic,
             threshold="95 % interval wholly above 0",
             per_seed=_shown(oracle),

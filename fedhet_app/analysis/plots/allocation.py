@@ -10,6 +10,7 @@ from fedhet_app.analysis.plots.curves import over_seeds
 from fedhet_app.analysis.plots.style import TIERS, colour_of, finish, new_figure
 from fedhet_app.analysis.study import Section
 from fedhet_app.analysis.study_run import Row, Run
+from fedhet_app.analysis.tables.cost import costs
 
 _BAR = 0.38
 _SIDESTEP = 0.015
@@ -17,16 +18,14 @@ _SIDESTEP = 0.015
 
 def cost_bars(sections: Sequence[Section]) -> Figure | None:
     """Draw what each width costs, a panel for each architecture (Figure 2)."""
-    costs: dict[str, Sequence[Row]] = {}
+    found: dict[str, Sequence[Row]] = {}
     for section in sections:
-        for run in section.runs:
-            if run.full_cost:
-                name = f"{section.dataset}: {run.config['model']}, {run.config['model-preset']}"
-                costs.setdefault(name, run.cost)
-    if not costs:
+        for network, rows in costs(section).items():
+            found.setdefault(f"{section.dataset}: {network}", rows)
+    if not found:
         return None
-    figure, panels = new_figure(len(costs), width=max(6.5, 3.5 * len(costs)), height=3.2)
-    for axes, (name, rows) in zip(panels, costs.items(), strict=True):
+    figure, panels = new_figure(len(found), width=max(6.5, 3.5 * len(found)), height=3.2)
+    for axes, (name, rows) in zip(panels, found.items(), strict=True):
         at = np.arange(len(rows))
         for side, key, title, colour in (
             (-1, "params", "parameters", "#0072B2"),

@@ -29,7 +29,7 @@ def audit_labels(section: Section) -> dict[str, GroupAudit]:
         FedhetError: A file of a run cannot be read.
     """
     groups = {}
-    for label in section.labels:
+    for label in section.trained:
         directories = [run.directory for run in section.of(label)]
         (group,) = audit(directories, control=_controls(section, label)).groups
         if any(not group.pooled[key].reason for key in _OF_THE_METHOD):

@@ -35,7 +35,7 @@ def claims_table(study: Study) -> Table | None:
     )
     counts = Counter(claim.verdict for claim in judged)
     rest = len(judged) - counts[HOLDS] - counts[FAILS]
-    note = f"{counts[HOLDS]} hold, {counts[FAILS]} do not hold, {rest} are not measured."
+    note = f"{counts[HOLDS]} hold, {counts[FAILS]} do not hold, {rest} not measured."
     columns = tuple(Column(name=name) for name in names)
     return Table(name="claims", title="Claims", columns=columns, rows=tuple(rows), note=note)
 
@@ -72,7 +72,8 @@ def open_question_table(study: Study) -> Table | None:
         title="Does an estimate from updates recover the data's skew?",
         columns=columns,
         rows=tuple(rows),
-        note="Pooled over n seeds, 95 % intervals; oracle-tv is given the true distance.",
+        note="Pooled over n seeds, 95 % intervals; oracle-tv is given the true distance, "
+        "which checks the pipeline.",
     )
 
 

@@ -53,7 +53,7 @@ def difference_table(section: Section) -> Table | None:
 def stale_table(section: Section) -> Table | None:
     """Return what the parameters that no client trains do to the final model; ``None`` without."""
     rows = []
-    for label in section.labels:
+    for label in section.trained:
         stale = [run.summary["stale"] for run in section.of(label) if run.summary.get("stale")]
         if not stale:
             continue
