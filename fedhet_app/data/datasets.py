@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 from fedhet_app.data.cache import entry, map_array, reading, staged
 from fedhet_app.data.sources import locate
 from fedhet_app.seeding import rng_for
+
+LOG = logging.getLogger("fedhet")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -116,7 +119,7 @@ def load_dataset(
 
 
 def _open(name: str, folder: Path) -> Dataset:
-    """Map the files that ``write`` left."""
+    """Map the files that ``write`` left, with a warning that names the roles it left out."""
     meta = json.loads((folder / "meta.json").read_text())
     train, test = (
         Split(
@@ -126,6 +129,8 @@ def _open(name: str, folder: Path) -> Dataset:
         for part in ("train", "test")
     )
     groups = map_array(folder / "train-groups.npy", np.int64) if meta["has-groups"] else None
+    if meta.get("left-out"):
+        LOG.warning("roles too short for a window are left out: %s", ", ".join(meta["left-out"]))
     return Dataset(
         name=name,
         train=train,

@@ -1,6 +1,7 @@
 """From the labels of a source to the classes 0..K-1."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,12 +32,12 @@ def classes_of(train: RawSplit, test: RawSplit, source: Source) -> Classes:
     """Number the classes of a data set.
 
     Declared classes keep their numbers, even where the training set lacks one. Other labels are
-    numbered in the sorted order of the training set's. The classes of text are the symbols of its
-    vocabulary, whichever occur.
+    numbered in the sorted order of the training set's, to which a test set taken from it still
+    counts. The classes of text are the symbols of its vocabulary, whichever occur.
 
     Raises:
         FedhetError: A split is empty, a label is outside the declared classes, or the classes
-            of the test set are not those of the training set.
+            of a test set of its own are not those of the training set.
     """
     if source.known.text:
         return Classes(
@@ -46,27 +47,15 @@ def classes_of(train: RawSplit, test: RawSplit, source: Source) -> Classes:
             names=train.class_names,
         )
     for name, split in (("train", train), (source.test_split, test)):
+        if not len(split.labels) and split.held_out:
+            remedy = "no client has the five examples of which one is for testing; add examples"
+            raise FedhetError("dataset", source.name, remedy)
         if not len(split.labels):
             raise FedhetError("dataset", source.name, f"its split {name!r} is empty; name another")
-    if train.class_names != test.class_names or train.labels.dtype.kind != test.labels.dtype.kind:
-        remedy = "has other class names, or labels of another type, than the training set"
-        raise FedhetError("test-split", source.test_split, f"{remedy}; name a split with the same")
-    values = np.unique(train.labels)
-    if train.class_names is not None and not 0 <= values[0] <= values[-1] < len(train.class_names):
-        value = source.label_column or "the declared classes"
-        remedy = f"the training set has labels {values[0]}..{values[-1]}"
-        last = len(train.class_names) - 1
-        raise FedhetError("label-column", value, f"{remedy}, declared are 0..{last}; name another")
-    strange = np.unique(test.labels[~np.isin(test.labels, values)]).tolist()
-    if strange:
-        remedy = f"its labels {', '.join(map(repr, strange[:5]))} do not occur in the training set"
-        raise FedhetError("test-split", source.test_split, f"{remedy}; name a split with the same")
-    missing = values[~np.isin(values, test.labels)].tolist()
-    if missing:
-        names = train.class_names
-        shown = ", ".join(repr(label if names is None else names[label]) for label in missing[:5])
-        remedy = f"lacks {shown}, which the training set has; name a split with the same"
-        raise FedhetError("test-split", source.test_split, remedy)
+    # What was one set has the labels of the whole, whichever half they fell into.
+    whole = (train.labels, test.labels) if test.held_out else (train.labels,)
+    values = np.unique(np.concatenate(whole))
+    _check(train, test, values, source)
     numbers = (train.labels, test.labels)
     names = train.class_names
     if names is None and not np.array_equal(values, np.arange(len(values))):
@@ -78,3 +67,27 @@ def classes_of(train: RawSplit, test: RawSplit, source: Source) -> Classes:
         count=len(values) if names is None else len(names),
         names=names,
     )
+
+
+def _check(train: RawSplit, test: RawSplit, values: NDArray[Any], source: Source) -> None:
+    """Raise ``FedhetError`` where the labels ``values`` are no classes, or the splits differ."""
+    if train.class_names != test.class_names or train.labels.dtype.kind != test.labels.dtype.kind:
+        remedy = "has other class names, or labels of another type, than the training set"
+        raise FedhetError("test-split", source.test_split, f"{remedy}; name a split with the same")
+    if train.class_names is not None and not 0 <= values[0] <= values[-1] < len(train.class_names):
+        value = source.label_column or "the declared classes"
+        remedy = f"the training set has labels {values[0]}..{values[-1]}"
+        last = len(train.class_names) - 1
+        raise FedhetError("label-column", value, f"{remedy}, declared are 0..{last}; name another")
+    if test.held_out:
+        return
+    strange = np.unique(test.labels[~np.isin(test.labels, values)]).tolist()
+    if strange:
+        remedy = f"its labels {', '.join(map(repr, strange[:5]))} do not occur in the training set"
+        raise FedhetError("test-split", source.test_split, f"{remedy}; name a split with the same")
+    missing = values[~np.isin(values, test.labels)].tolist()
+    if missing:
+        names = train.class_names
+        shown = ", ".join(repr(label if names is None else names[label]) for label in missing[:5])
+        remedy = f"lacks {shown}, which the training set has; name a split with the same"
+        raise FedhetError("test-split", source.test_split, remedy)

@@ -27,6 +27,8 @@ class RawSplit:
         labels: (N,) integers or strings.
         class_names: Names of the labels 0..K-1 where the source declares them.
         groups: (N,) natural client of each example, 0..G-1, where the source tells them apart.
+        held_out: Whether it is a test set taken here from the training set.
+        left_out: Natural clients of the source that have too little to train on.
     """
 
     shape: tuple[int, ...]
@@ -34,6 +36,8 @@ class RawSplit:
     labels: NDArray[np.int64] | NDArray[np.str_]
     class_names: tuple[str, ...] | None = None
     groups: NDArray[np.int64] | None = None
+    held_out: bool = False
+    left_out: tuple[str, ...] = ()
 
 
 def in_memory(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> RawSplit:
@@ -60,7 +64,8 @@ def read_digits() -> tuple[RawSplit, RawSplit]:
     images = (np.asarray(bunch.images) * 15).astype(np.uint8)
     labels = np.asarray(bunch.target, dtype=np.int64)
     test = every_fifth(labels)
-    return in_memory(images[~test], labels[~test]), in_memory(images[test], labels[test])
+    train, held_out = (in_memory(images[part], labels[part]) for part in (~test, test))
+    return train, replace(held_out, held_out=True)
 
 
 def read_idx(source: Source) -> tuple[RawSplit, RawSplit]:

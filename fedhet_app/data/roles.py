@@ -5,13 +5,12 @@ Shakespeare, one row per window (``character_id``, ``x``, ``y``), whose windows 
 together to the text again: windows, split and gap are then the same for both.
 """
 
-import logging
+from dataclasses import replace
 
 import datasets
 import numpy as np
 import pyarrow
 import pyarrow.compute
-from numpy.typing import NDArray
 
 from fedhet_app.data.hub import read_hub
 from fedhet_app.data.raw import RawSplit
@@ -20,20 +19,18 @@ from fedhet_app.data.tables import read_parquet
 from fedhet_app.data.windows import LENGTH, SYMBOLS, Windows, check_symbols, cut, join, normalise
 from fedhet_app.errors import FedhetError
 
-LOG = logging.getLogger("fedhet")
-
 _ROLES = 20
 
 
 def read_roles(source: Source) -> tuple[RawSplit, RawSplit]:
     """Read the twenty roles with most text, ties by name; client 0 is the one with most.
 
-    A role without a single training window is passed over, with a warning if that leaves fewer
-    than twenty; one without a test window only trains.
+    Of the twenty, one without a single training window is left out, and named in ``left_out`` of
+    the training set; one without a test window only trains.
 
     Raises:
-        FedhetError: The source cannot be reached or read, its columns are others, no role is long
-            enough, or a role has symbols outside the vocabulary.
+        FedhetError: The source cannot be reached or read, its columns are others, it holds no role
+            or none that is long enough, or a role has symbols outside the vocabulary.
     """
     table = read_parquet(source.train) if source.kind == "parquet" else read_hub(source)[0]
     texts = {role: normalise(text) for role, text in _texts(table, source).items()}
@@ -44,23 +41,21 @@ def read_roles(source: Source) -> tuple[RawSplit, RawSplit]:
     short = [role for role, (train, _) in parts.items() if not len(train.labels)]
     kept = [part for role, part in parts.items() if role not in short]
     if not any(len(test.labels) for _, test in kept):
-        longest = len(texts[ranked[0]]) if ranked else 0
+        longest = len(texts[ranked[0]])
         remedy = f"its longest role has {longest} symbols; one needs {5 * (LENGTH + 1)} to be split"
         raise FedhetError("data-dir", source.place, f"{remedy} into training and test windows")
-    if short:
-        LOG.warning("roles too short for a window are left out: %s", ", ".join(short))
     groups = np.repeat(np.arange(len(kept)), [len(train.labels) for train, _ in kept])
     train, test = (join(list(side)) for side in zip(*kept, strict=True))
-    return _raw(train, groups.astype(np.int64)), _raw(test, None)
+    raw = replace(_raw(train), groups=groups.astype(np.int64), left_out=tuple(short))
+    return raw, replace(_raw(test), held_out=True)
 
 
-def _raw(windows: Windows, groups: NDArray[np.int64] | None) -> RawSplit:
+def _raw(windows: Windows) -> RawSplit:
     return RawSplit(
         shape=windows.inputs.shape,
         chunks=[windows.inputs],
         labels=windows.labels,
         class_names=tuple(SYMBOLS),
-        groups=groups,
     )
 
 
@@ -69,6 +64,9 @@ def _texts(table: datasets.Dataset, source: Source) -> dict[str, str]:
     for columns, read in ((("role_id", "text"), _spoken), (("character_id", "x", "y"), _rebuilt)):
         if set(columns) <= set(table.column_names):
             arrow = table.select_columns(list(columns)).with_format("arrow")[:]
+            if arrow[columns[0]].null_count == arrow.num_rows:
+                remedy = "its table holds no roles; set data-dir to a folder of one that does"
+                raise FedhetError("data-dir", source.place, remedy)
             for name in columns:
                 kind = arrow.schema.field(name).type
                 strings = pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)

@@ -45,6 +45,7 @@ def write(source: Source, folder: Path) -> None:
         "class-names": classes.names,
         "vocabulary": classes.count if source.known.text else 0,
         "has-groups": train.groups is not None,
+        "left-out": train.left_out,
         "mean": mean.tolist(),
         "std": std.tolist(),
         "fingerprint": digest.hexdigest(),

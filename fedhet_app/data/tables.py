@@ -32,7 +32,8 @@ def read_tables(source: Source) -> tuple[RawSplit, RawSplit]:
     else:
         tables = read_hub(source)
     groups = _clients(tables[0], source) if source.known.client_column else None
-    if len(tables) == 1 and groups is not None:
+    whole = len(tables) == 1
+    if whole and groups is not None:
         test = every_fifth(groups)
         tables = [tables[0].select(np.flatnonzero(part)) for part in (~test, test)]
         groups = groups[~test]
@@ -52,7 +53,7 @@ def read_tables(source: Source) -> tuple[RawSplit, RawSplit]:
                 class_names=class_names,
             )
         )
-    return replace(splits[0], groups=groups), splits[1]
+    return replace(splits[0], groups=groups), replace(splits[1], held_out=whole)
 
 
 def read_parquet(files: tuple[Path, ...]) -> datasets.Dataset:
@@ -99,7 +100,8 @@ def _label_column(table: datasets.Dataset, wanted: str) -> str:
 def _choose(key: str, wanted: str, columns: list[str], guesses: list[list[str]]) -> str:
     """Return the wanted column, or the first guess that names exactly one."""
     if wanted and wanted not in columns:
-        raise FedhetError(key, wanted, f"no such column; the columns are {', '.join(columns)}")
+        remedy = f"no such column; the columns are {', '.join(columns)}; set {key} to one of them"
+        raise FedhetError(key, wanted, remedy)
     for guess in guesses:
         if not wanted and len(guess) == 1:
             return guess[0]
@@ -114,7 +116,11 @@ def _clients(table: datasets.Dataset, source: Source) -> NDArray[np.int64]:
     column = source.known.client_column
     if column not in table.column_names:
         have = ", ".join(table.column_names)
-        remedy = f"has no column {column!r} of its clients, only {have}; rename yours to {column!r}"
+        remedy = (
+            f"has no column {column!r} of its clients, only {have}; whatever the partition, rename"
+            f" the column that tells them apart to {column!r}, for example by pyarrow's"
+            " rename_columns"
+        )
         raise FedhetError("data-dir", source.place, remedy)
     ids = table.select_columns([column])[column][:]
     if None in ids:

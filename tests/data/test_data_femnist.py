@@ -94,18 +94,74 @@ def test_a_split_that_is_asked_for_is_not_made_up(save):
 def test_other_columns_are_listed_with_what_to_do(save):
     with pytest.raises(
         FedhetError,
-        match=r"no column 'writer_id' of its clients, only image, hsf_id, character; ren",
+        match=r"no column 'writer_id' of its clients, only image, hsf_id, character, author;"
+        r" whatever the partition, rename the column that tells them apart to 'writer_id'",
     ):
-        load(save(writer_id=None))
+        load(save(writer_id=None, author=WRITERS))
     with pytest.raises(
         FedhetError,
-        match=r"label-column = 'character': no such column; .* image, writer_id, hsf_id",
+        match=r"label-column = 'character': no such column; .* image, writer_id, hsf_id;"
+        " set label-column to one of them",
     ):
         load(save(character=None))
     folder = save(character=None, letter=CHARACTERS)
     assert load(folder, label_column="letter").num_classes == 2
     with pytest.raises(FedhetError, match=r"data-dir = .*: row 0 has no 'writer_id'; fill it in"):
         load(save(writer_id=[None, *WRITERS[1:]]))
+
+
+@pytest.fixture
+def three_writers(tmp_path, write_parquet, png):
+    """Three writers, five characters each, the fifth of each for testing: t, t and q."""
+
+    def write(letters="abcdtabcdtbcdaq", types=True):
+        names = [chr(97 + number) for number in range(26)]
+        columns = {
+            "image": [png(np.full((2, 2), row, dtype=np.uint8)) for row in range(15)],
+            "writer_id": [writer for writer in "uvw" for _ in range(5)],
+            "character": [names.index(letter) for letter in letters] if types else list(letters),
+        }
+        declared = {"character": datasets.ClassLabel(names=names)} if types else {}
+        write_parquet(tmp_path / "train.parquet", columns, image=datasets.Image(), **declared)
+        return tmp_path
+
+    return write
+
+
+def test_the_held_out_images_of_few_writers_need_not_show_every_class(three_writers):
+    dataset = load(three_writers())
+    assert dataset.num_classes == 26
+    assert dataset.test.labels.tolist() == [19, 19, 16]
+    assert dataset.train.labels.tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 1, 2, 3, 0]
+
+
+def test_labels_that_are_not_declared_are_numbered_before_the_hold_out(three_writers):
+    dataset = load(three_writers(types=False))
+    assert dataset.class_names == ("a", "b", "c", "d", "q", "t")
+    assert dataset.test.labels.tolist() == [5, 5, 4]
+    assert dataset.train.labels.tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 1, 2, 3, 0]
+
+
+def test_a_test_file_of_its_own_must_show_every_class(save):
+    save("test", character=[0] * 16)
+    with pytest.raises(FedhetError, match=r"test-split = 'test': lacks 'y', which the training"):
+        load(save())
+
+
+def test_a_held_out_label_outside_the_declared_classes_is_refused(save):
+    characters = list(CHARACTERS)
+    characters[[row for row, writer in enumerate(WRITERS) if writer == "c"][4]] = -1
+    with pytest.raises(
+        FedhetError, match=r"label-column = 'character': .* labels -1\.\.1, declared"
+    ):
+        load(save(character=characters))
+
+
+def test_no_writer_with_five_images(save):
+    with pytest.raises(
+        FedhetError, match=r"dataset = 'femnist': no client has the five examples .*; add examples"
+    ):
+        load(save(writer_id=[f"w{row // 4}" for row in range(16)]))
 
 
 def test_the_hub_has_it_in_one_piece_too(save, monkeypatch):

@@ -162,8 +162,9 @@ def test_columns_that_cannot_be_guessed(save, make_images):
     two = save(images, [0, 1], names=("image", "fine_label"), extra=["coarse_label"])
     refused(two, r"label-column = '': cannot be guessed; .*image, fine_label, coarse_label")
     assert load(two, label_column="fine_label").num_classes == 2
-    refused(two, r"image-column = 'img': no such column; the columns are", image_column="img")
-    refused(two, r"label-column = 'kind': no such column", label_column="kind")
+    listed = "no such column; the columns are image, fine_label, coarse_label; set"
+    refused(two, f"image-column = 'img': {listed} image-column to one of", image_column="img")
+    refused(two, f"label-column = 'kind': {listed} label-column to one of", label_column="kind")
     both = {"image_column": "fine_label", "label_column": "fine_label"}
     refused(two, r"image-column = 'fine_label': holds no", **both)
 

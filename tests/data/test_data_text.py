@@ -1,14 +1,16 @@
+import json
 import logging
 
 import datasets
 import huggingface_hub
 import numpy as np
+import pyarrow
 import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedhet_app.data import load_dataset, windows
+from fedhet_app.data import load_dataset, store, windows
 from fedhet_app.errors import FedhetError
 
 
@@ -148,6 +150,30 @@ def test_a_role_without_a_window_is_left_out_and_named(save, caplog):
     assert "too short for a window are left out: tiny, empty" in caplog.text
 
 
+def test_roles_that_are_left_out_are_named_each_time_the_set_is_opened(save, caplog, monkeypatch):
+    folder = save({"long": speech(600), "tiny": "well met"})
+    load(folder)
+    caplog.clear()
+    monkeypatch.setattr(store, "write", None)
+    with caplog.at_level(logging.WARNING, "fedhet"):
+        load(folder)
+    assert [record.getMessage() for record in caplog.records] == [
+        "roles too short for a window are left out: tiny"
+    ]
+
+
+def test_a_cached_set_that_names_no_roles_left_none_out(save, caplog, own_cache):
+    folder = save({"long": speech(600), "tiny": "well met"})
+    fingerprint = load(folder).fingerprint
+    caplog.clear()
+    (path,) = own_cache.glob("datasets/*/meta.json")
+    meta = json.loads(path.read_text())
+    del meta["left-out"]
+    path.write_text(json.dumps(meta))
+    assert load(folder).fingerprint == fingerprint
+    assert not caplog.records
+
+
 def test_a_role_without_a_test_window_trains(save, caplog):
     dataset = load(save({"long": speech(600), "middle": speech(200)}))
     assert set(dataset.train_groups.tolist()) == {0, 1}
@@ -170,6 +196,15 @@ def test_other_columns_are_listed_with_what_to_do(save):
     refused(folder, r"has the columns speaker, words; it needs 'role_id' .* 'text' .*: rename")
     refused(save({"r": None}), r"column 'text' has values that are missing or no text")
     refused(save({3: "a"}), r"column 'role_id' has values that are missing or no text")
+
+
+@pytest.mark.parametrize("kind", [pyarrow.null(), pyarrow.string()])
+@pytest.mark.parametrize("rows", [0, 2])
+@pytest.mark.parametrize("names", [("role_id", "text"), ("character_id", "x", "y")])
+def test_a_table_without_a_role(tmp_path, kind, rows, names):
+    table = pyarrow.table({name: pyarrow.nulls(rows, kind) for name in names})
+    pyarrow.parquet.write_table(table, tmp_path / "roles.parquet")
+    refused(tmp_path, r"data-dir = .*its table holds no roles; set data-dir to a folder of one")
 
 
 def test_a_folder_without_the_table(tmp_path):
