@@ -467,12 +467,15 @@ def test_plain_lines_count_runs_and_tell_the_time_left(tmp_path, monkeypatch):
         for second in range(6):  # ten rounds a second
             clock[0] = float(second)
             display.rounds(10 * second, 700)
-        display.finished(only, {"final-accuracy": 0.98765, "wall-seconds": 12.3})
+        summary = {"final-accuracy": 0.98765, "wall-seconds": 12.3, "status": "completed"}
+        display.finished(only, summary)
+        display.finished(only, {**summary, "final-accuracy": 0.1, "status": "diverged"})
         display.failed(only, "no [bold] reason")
     assert screen.getvalue().splitlines() == [
         "2 of 6 runs were finished before",
         "a seed 1: accuracy 0.9877, 12 s (3 of 6 runs, about 0:01:05 left)",
-        "a seed 1: failed: no [bold] reason (4 of 6 runs, about 0:01:05 left)",
+        "a seed 1: accuracy 0.1000 (diverged), 12 s (4 of 6 runs, about 0:01:05 left)",
+        "a seed 1: failed: no [bold] reason (5 of 6 runs, about 0:01:05 left)",
     ]
 
 
