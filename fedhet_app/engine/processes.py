@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
@@ -30,8 +31,15 @@ def end_late(processes: Iterable[psutil.Process]) -> None:
 
 def _orphans() -> Iterator[psutil.Process]:
     """Yield agents of this process's group whose daemon is gone: they started after the count."""
-    for process in psutil.process_iter(["name", "ppid"]):
+    for process in psutil.process_iter(["name", "ppid", "cmdline"]):
         with suppress(psutil.NoSuchProcess, ProcessLookupError):
-            agent = process.info["ppid"] == 1 and process.info["name"].startswith("ray::")
-            if agent and os.getpgid(process.pid) == os.getpgrp():
+            own_group = process.info["ppid"] == 1 and os.getpgid(process.pid) == os.getpgrp()
+            if own_group and _is_agent(process.info["name"], process.info["cmdline"] or []):
                 yield process
+
+
+def _is_agent(name: str, command: list[str]) -> bool:
+    """Tell one of Ray's agents, which takes its name some time after its start."""
+    return name.startswith("ray::") or any(
+        "ray" in Path(part).parts and Path(part).name in ("agent.py", "main.py") for part in command
+    )

@@ -2,14 +2,14 @@
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 from flwr.server.superlink.fleet.vce.backend.backend import Backend
 
 from fedhet_app.engine.inline import InlineGrid, NodeConfig, load_client_app, numbered
-from fedhet_app.engine.processes import descendants, end_late, kill
+from fedhet_app.engine.processes import GRACE_SECONDS, descendants, end_late, kill
 from fedhet_app.errors import FedhetError
 from fedhet_app.options import Scalar
 
@@ -35,6 +35,7 @@ class RayGrid(InlineGrid):
     ) -> None:
         super().__init__(run_config, nodes, load)
         self._before = set(descendants())
+        self._futures: list[Future[Message]] = []
         self._starter = ThreadPoolExecutor(1)
         self._backend = self._starter.submit(self._start, resources)
 
@@ -61,7 +62,7 @@ class RayGrid(InlineGrid):
             FedhetError: The machine has no room for even one client.
         """
         backend, workers = self._backend.result()
-        futures: list[Future[Message]] = [
+        futures = self._futures = [
             workers.submit(self.answer, numbered(message), backend.process_message)
             for message in messages
         ]
@@ -86,6 +87,8 @@ class RayGrid(InlineGrid):
         workers.shutdown(wait=False, cancel_futures=True)
         # Actors hold no state; ended first, they do not keep Ray from ending the rest in time.
         kill(process for process in ours if "ClientAppActor" in process.name())
+        # A thread that waits for an actor when Ray ends would not always wake up again.
+        wait(self._futures, timeout=GRACE_SECONDS * 4)
         backend.terminate()
         workers.shutdown()
         flower.setLevel(level)
