@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from fedhet_app.models import ModelSpec, channel_multiple, cnn, norm_layer, scaled
+from fedhet_app.models import ModelSpec, channel_multiple, cnn, norm_layer, resnet, scaled
 
 VOCABULARY = 11
 EMBEDDING = 5
@@ -73,8 +73,8 @@ def build_gru(width, spec):
     return _Recurrent(nn.GRU, scaled(12, width), spec.num_classes)
 
 
-def image_spec(norm="none", preset="small"):
-    return ModelSpec(input_shape=(2, 8, 8), num_classes=3, norm=norm, preset=preset)
+def image_spec(norm="none", preset="small", **embedding):
+    return ModelSpec(input_shape=(2, 8, 8), num_classes=3, norm=norm, preset=preset, **embedding)
 
 
 def token_spec():
@@ -86,6 +86,10 @@ NETWORKS = {
     "cnn-gn": (cnn.build, image_spec("gn")),
     "cnn-bn": (cnn.build, image_spec("bn")),
     "cnn-sbn": (cnn.build, image_spec("sbn")),
+    "cnn-embedding": (cnn.build, image_spec("gn", embedding=5, embed_norm="ln-relu")),
+    "resnet8-none": (resnet.build_resnet8, image_spec("none")),
+    "resnet8-gn": (resnet.build_resnet8, image_spec("gn")),
+    "resnet8-embedding": (resnet.build_resnet8, image_spec("gn", embedding=5)),
     "flatten": (build_flatten, image_spec()),
     "residual-none": (build_residual, image_spec("none")),
     "residual-gn": (build_residual, image_spec("gn")),

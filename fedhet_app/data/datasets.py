@@ -24,10 +24,12 @@ class Split:
         inputs: Images (N, H, W, C) or windows of symbols (N, L), memory-mapped unless it is a
             subsample.
         labels: (N,) classes 0..K-1; of text the symbol that follows.
+        fine: (N,) finer classes 0..F-1 of which the labels are groups, where the set has such.
     """
 
     inputs: NDArray[np.uint8]
     labels: NDArray[np.int64]
+    fine: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -41,11 +43,19 @@ class Dataset:
         num_classes: K.
         class_names: K names, where they are known.
         vocabulary: Number of symbols of a text, 0 for images.
-        train_groups: (N,) natural client of each training example, where the set has such.
+        train_groups: (N,) natural client of each training example, where the set has such; under
+            dual heterogeneity its client.
         mean: (C,) of the whole training set, in units of the images (0..255); (0,) for text.
         std: (C,) likewise; 1 for a channel that is constant.
         fingerprint: Hexadecimal hash of all examples, labels and natural clients, equal wherever
             they came from.
+        test_groups: (M,) the client of each test example, under dual heterogeneity, as is all that
+            follows. A method may know it, but not the rest: that is for diagnosis alone.
+        train_components: (N,) the true component of each training example, 0 or 1.
+        test_components: (M,) likewise of each test example.
+        permutations: (m, 2, K) the class that each class became in a component of a client.
+        shift_example: (m, 2, H, W, 3) one image as each client and component has it.
+        mixing_weights: (m, 2) the shares of the components that were drawn for each client.
     """
 
     name: str
@@ -58,6 +68,12 @@ class Dataset:
     mean: NDArray[np.float32]
     std: NDArray[np.float32]
     fingerprint: str
+    test_groups: NDArray[np.int64] | None = None
+    train_components: NDArray[np.int64] | None = None
+    test_components: NDArray[np.int64] | None = None
+    permutations: NDArray[np.int64] | None = None
+    shift_example: NDArray[np.uint8] | None = None
+    mixing_weights: NDArray[np.float64] | None = None
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -125,6 +141,7 @@ def _open(name: str, folder: Path) -> Dataset:
         Split(
             inputs=map_array(folder / f"{part}-inputs.npy", np.uint8),
             labels=map_array(folder / f"{part}-labels.npy", np.int64),
+            fine=map_array(folder / f"{part}-fine.npy", np.int64) if meta.get("has-fine") else None,
         )
         for part in ("train", "test")
     )
@@ -151,7 +168,8 @@ def _subsample(dataset: Dataset, size: int, seed: int) -> Dataset:
     if not 0 < size < total:
         return dataset
     kept = np.sort(rng_for(seed, "subsample").choice(total, size=size, replace=False))
-    train = Split(inputs=dataset.train.inputs[kept], labels=dataset.train.labels[kept])
+    fine = None if dataset.train.fine is None else dataset.train.fine[kept]
+    train = Split(inputs=dataset.train.inputs[kept], labels=dataset.train.labels[kept], fine=fine)
     groups = None if dataset.train_groups is None else dataset.train_groups[kept]
     identity = f"{dataset.fingerprint} {size} {seed}"
     fingerprint = hashlib.sha256(identity.encode()).hexdigest()

@@ -14,6 +14,7 @@ class Known:
         transposed: Whether its images are stored with rows and columns swapped.
         class_names: Names of the classes 0..K-1, where its files have numbers alone.
         label_column: Column of the labels, empty to guess.
+        fine_column: Column of finer classes, of which the labels are groups; empty if it has none.
         client_column: Column that tells its natural clients apart, empty if it has none.
         whole: Whether it comes in one piece, of which the test set is taken here.
         text: Whether it is text, not images.
@@ -24,6 +25,7 @@ class Known:
     transposed: bool = False
     class_names: tuple[str, ...] | None = None
     label_column: str = ""
+    fine_column: str = ""
     client_column: str = ""
     whole: bool = False
     text: bool = False
@@ -33,6 +35,10 @@ UNNAMED = Known()
 KNOWN: dict[str, Known] = {
     "fashion-mnist": Known(hub_id="zalando-datasets/fashion_mnist"),
     "cifar10": Known(hub_id="uoft-cs/cifar10"),
+    "cifar100": Known(hub_id="uoft-cs/cifar100", label_column="fine_label"),
+    "cifar100-20": Known(
+        hub_id="uoft-cs/cifar100", label_column="coarse_label", fine_column="fine_label"
+    ),
     # NIST's own files, byte for byte: transposed as those are. So are the images of a folder of
     # parquet taken to be; one whose images stand upright opens as hub:NAME.
     "emnist": Known(

@@ -69,6 +69,15 @@ def classes_of(train: RawSplit, test: RawSplit, source: Source) -> Classes:
     )
 
 
+def fine_classes(train: RawSplit, test: RawSplit) -> dict[str, NDArray[np.int64]]:
+    """Number the finer classes of both splits in their sorted order; none where there are none."""
+    if train.fine is None or test.fine is None:
+        return {}
+    _, numbers = np.unique(np.concatenate([train.fine, test.fine]), return_inverse=True)
+    size = len(train.fine)
+    return {"train": numbers[:size].astype(np.int64), "test": numbers[size:].astype(np.int64)}
+
+
 def _check(train: RawSplit, test: RawSplit, values: NDArray[Any], source: Source) -> None:
     """Raise ``FedhetError`` where the labels ``values`` are no classes, or the splits differ."""
     if train.class_names != test.class_names or train.labels.dtype.kind != test.labels.dtype.kind:

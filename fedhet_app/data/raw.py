@@ -26,6 +26,7 @@ class RawSplit:
         chunks: uint8 arrays (n, ...) of that shape whose n sum to N; may be walked only once.
         labels: (N,) integers or strings.
         class_names: Names of the labels 0..K-1 where the source declares them.
+        fine: (N,) labels of finer classes, where the source has such.
         groups: (N,) natural client of each example, 0..G-1, where the source tells them apart.
         held_out: Whether it is a test set taken here from the training set.
         left_out: Natural clients of the source that have too little to train on.
@@ -35,6 +36,7 @@ class RawSplit:
     chunks: Iterable[NDArray[np.uint8]]
     labels: NDArray[np.int64] | NDArray[np.str_]
     class_names: tuple[str, ...] | None = None
+    fine: NDArray[np.int64] | NDArray[np.str_] | None = None
     groups: NDArray[np.int64] | None = None
     held_out: bool = False
     left_out: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhet_app.data.cache import map_array, write_chunks
-from fedhet_app.data.labels import classes_of
+from fedhet_app.data.labels import classes_of, fine_classes
 from fedhet_app.data.raw import RawSplit, read_digits, read_idx, upright
 from fedhet_app.data.sources import Source
 
@@ -37,6 +37,10 @@ def write(source: Source, folder: Path) -> None:
     if train.groups is not None:
         np.save(folder / "train-groups.npy", train.groups)
         digest.update(train.groups.data)
+    fine = fine_classes(train, test)
+    for part, numbers in fine.items():
+        np.save(folder / f"{part}-fine.npy", numbers)
+        digest.update(numbers.data)
     mean, std = np.empty(0), np.empty(0)
     if not source.known.text:
         mean, std = _moments(map_array(folder / "train-inputs.npy", np.uint8))
@@ -45,6 +49,7 @@ def write(source: Source, folder: Path) -> None:
         "class-names": classes.names,
         "vocabulary": classes.count if source.known.text else 0,
         "has-groups": train.groups is not None,
+        "has-fine": bool(fine),
         "left-out": train.left_out,
         "mean": mean.tolist(),
         "std": std.tolist(),

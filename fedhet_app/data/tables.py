@@ -51,6 +51,7 @@ def read_tables(source: Source) -> tuple[RawSplit, RawSplit]:
                 chunks=decode(cell, where, image_column, channels),
                 labels=labels,
                 class_names=class_names,
+                fine=_fine(table, source),
             )
         )
     return replace(splits[0], groups=groups), replace(splits[1], held_out=whole)
@@ -129,6 +130,18 @@ def _clients(table: datasets.Dataset, source: Source) -> NDArray[np.int64]:
         raise FedhetError("data-dir", source.place, remedy)
     _, numbers = np.unique(np.asarray(ids), return_inverse=True)
     return numbers.astype(np.int64)
+
+
+def _fine(table: datasets.Dataset, source: Source) -> NDArray[np.int64] | NDArray[np.str_] | None:
+    """Return the labels (N,) of the finer classes of one split, where the data set has such."""
+    column = source.known.fine_column
+    if not column:
+        return None
+    if column not in table.column_names:
+        have = ", ".join(table.column_names)
+        remedy = f"has no column {column!r} of its finer classes, only {have}; rename the one it is"
+        raise FedhetError("data-dir", source.place, remedy)
+    return _labels(table, column)[0]
 
 
 def _image_cells(table: datasets.Dataset, column: str) -> datasets.Dataset:

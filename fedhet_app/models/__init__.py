@@ -3,20 +3,29 @@
 import importlib
 
 from fedhet_app.errors import FedhetError, one_line
-from fedhet_app.models import cnn, lstm
+from fedhet_app.models import cnn, lstm, resnet
 from fedhet_app.models.contract import build_on_meta, check_logits
+from fedhet_app.models.embedding import EMBED_NORMS
+from fedhet_app.models.encoders import ENCODERS
 from fedhet_app.models.initial import INITS, initial_module
 from fedhet_app.models.layers import GROUP_SIZE, NORMS, channel_multiple, norm_layer, scaled
+from fedhet_app.models.mixture import Predictor, Router, build_predictor, build_router
 from fedhet_app.models.spec import Builder, ModelSpec
 
 __all__ = [
+    "EMBED_NORMS",
+    "ENCODERS",
     "GROUP_SIZE",
     "INITS",
     "MODELS",
     "NORMS",
     "Builder",
     "ModelSpec",
+    "Predictor",
+    "Router",
     "build_on_meta",
+    "build_predictor",
+    "build_router",
     "builder_for",
     "channel_multiple",
     "check_logits",
@@ -25,7 +34,12 @@ __all__ = [
     "scaled",
 ]
 
-MODELS: dict[str, Builder] = {"cnn": cnn.build, "lstm": lstm.build}
+MODELS: dict[str, Builder] = {
+    "cnn": cnn.build,
+    "resnet8": resnet.build_resnet8,
+    "resnet18": resnet.build_resnet18,
+    "lstm": lstm.build,
+}
 
 
 def builder_for(name: str) -> Builder:

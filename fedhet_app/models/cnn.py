@@ -9,6 +9,7 @@ from collections import OrderedDict
 from torch import nn
 
 from fedhet_app.errors import FedhetError
+from fedhet_app.models.embedding import classifier_layers
 from fedhet_app.models.layers import channel_multiple, norm_layer, scaled
 from fedhet_app.models.spec import ModelSpec
 
@@ -22,36 +23,31 @@ _SMALLEST_SIDE = 8
 
 
 def build(width: float, spec: ModelSpec) -> nn.Module:
-    """Return the network of one width; input channels and classifier rows stay whole.
+    """Return the network of one width; inputs, embedding and classifier rows stay whole.
 
     Args:
         width: Fraction of the channels of every convolution, in (0, 1].
-        spec: Input shape (C, H, W) with H, W >= 8, classes, preset and norm.
+        spec: Input shape (C, H, W) with H, W >= 8, classes, preset, norm and embedding.
 
     Returns:
         A module from (B, C, H, W) images to (B, num_classes) logits.
 
     Raises:
-        FedhetError: The preset or the norm is unknown, the image is too small, or it is text.
+        FedhetError: The preset or a norm is unknown, the image is too small, or it is text.
     """
     if spec.preset not in PRESETS:
         raise FedhetError("preset", spec.preset, f"unknown; use one of {', '.join(PRESETS)}")
-    if spec.vocabulary:
-        raise FedhetError("model", "cnn", "takes images, and the data set is text; use lstm")
-    inputs, *sides = spec.input_shape
-    if min(sides) < _SMALLEST_SIDE:
-        remedy = f"needs images of {_SMALLEST_SIDE}x{_SMALLEST_SIDE} or more, got {sides}"
-        raise FedhetError("model", "cnn", remedy)
+    spec.check_images("model", "cnn", _SMALLEST_SIDE)
     multiple = channel_multiple(spec.norm)
     a, b, c, d = (scaled(channels, width, multiple) for channels in PRESETS[spec.preset])
     return nn.Sequential(
         OrderedDict(
-            block1=_block(inputs, a, spec.norm, nn.MaxPool2d(2)),
+            block1=_block(spec.input_shape[0], a, spec.norm, nn.MaxPool2d(2)),
             block2=_block(a, b, spec.norm, nn.MaxPool2d(2)),
             block3=_block(b, c, spec.norm, nn.MaxPool2d(2)),
             block4=_block(c, d, spec.norm, nn.AdaptiveAvgPool2d(1)),
             flatten=nn.Flatten(),
-            classifier=nn.Linear(d, spec.num_classes),
+            **classifier_layers(d, spec),
         )
     )
 

@@ -51,10 +51,12 @@ def build(width: float, spec: ModelSpec) -> nn.Module:
         A module from (B, L) symbols to (B, num_classes) logits.
 
     Raises:
-        FedhetError: The preset is unknown, or the data set is no text.
+        FedhetError: The preset is unknown, the data set is no text, or an embedding is asked for.
     """
     if spec.preset not in PRESETS:
         raise FedhetError("preset", spec.preset, f"unknown; use one of {', '.join(PRESETS)}")
     if not spec.vocabulary:
         raise FedhetError("model", "lstm", "takes text, and the data set is of images; use cnn")
+    if spec.embedding:
+        raise FedhetError("embedding", spec.embedding, "has no effect with model = lstm; use 0")
     return NextSymbol(spec.vocabulary, scaled(PRESETS[spec.preset], width), spec.num_classes)

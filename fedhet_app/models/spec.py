@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from fedhet_app.errors import FedhetError
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec:
@@ -17,6 +19,8 @@ class ModelSpec:
         preset: Named size of a built-in network.
         norm: Normalisation layer, a key of ``layers.NORMS``.
         vocabulary: Number of symbols of a text, 0 for images.
+        embedding: Size d of the layer before the classifier, 0 for none.
+        embed_norm: What follows that layer, a key of ``embedding.EMBED_NORMS``.
     """
 
     input_shape: tuple[int, ...]
@@ -24,6 +28,8 @@ class ModelSpec:
     preset: str = "small"
     norm: str = "gn"
     vocabulary: int = 0
+    embedding: int = 0
+    embed_norm: str = "none"
 
     def example_inputs(self, count: int) -> Tensor:
         """Return inputs as a network takes them, all zero, on torch's default device.
@@ -36,6 +42,25 @@ class ModelSpec:
         """
         dtype = torch.int64 if self.vocabulary else torch.float32
         return torch.zeros(count, *self.input_shape, dtype=dtype)
+
+    def check_images(self, key: str, name: str, smallest_side: int) -> None:
+        """Refuse a data set that a network of images cannot take.
+
+        Args:
+            key: The option that names the network.
+            name: The network.
+            smallest_side: Its fewest rows and columns.
+
+        Raises:
+            FedhetError: The data set is text, or its images are smaller.
+        """
+        if self.vocabulary:
+            remedy = "takes images, and the data set is text: only lstm reads it"
+            raise FedhetError(key, name, remedy)
+        _, *sides = self.input_shape
+        if min(sides) < smallest_side:
+            remedy = f"needs images of {smallest_side}x{smallest_side} or more, got {sides}"
+            raise FedhetError(key, name, remedy)
 
 
 Builder = Callable[[float, ModelSpec], nn.Module]

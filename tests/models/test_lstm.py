@@ -131,7 +131,7 @@ def test_text_and_images_are_not_mixed_up():
     image = ModelSpec(input_shape=(1, 28, 28), num_classes=62)
     with pytest.raises(FedhetError, match=r"model = 'lstm': takes text.*use cnn"):
         lstm.build(1.0, image)
-    with pytest.raises(FedhetError, match=r"model = 'cnn': takes images.*use lstm"):
+    with pytest.raises(FedhetError, match=r"model = 'cnn': takes images.*only lstm reads it"):
         cnn.build(1.0, TEXT)
     with pytest.raises(FedhetError, match=r"preset = 'huge': unknown; use one of small, paper"):
         lstm.build(1.0, ModelSpec(input_shape=(80,), num_classes=95, vocabulary=95, preset="huge"))

@@ -7,6 +7,12 @@ from fedhet_app.submodel.slicing import Slicer
 
 CUT = {
     "cnn-gn": tuple(f"block{number}.conv" for number in (1, 2, 3, 4)),
+    "resnet8-embedding": (
+        "stem",
+        "stage1.0.conv1",
+        "stage1.0.conv2",
+        *(f"stage{n}.0.{layer}" for n in (2, 3) for layer in ("conv1", "conv2", "shortcut.conv")),
+    ),
     "flatten": ("0", "4"),
     "residual-bn": tuple(
         f"{n}.{layer}" for n in (0, 1) for layer in ("conv1", "conv2", "shortcut")
