@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from client_apps import local
+from fedhet_app.mixture.bridge import accumulation
 from fedhet_app.task import Task
 from fedhet_app.wire import CONTROL, TrainReply, TrainRequest
 
@@ -39,6 +40,7 @@ def train(task: Task, partition: int, request: TrainRequest) -> TrainReply:
 
     reply = local.train(task, partition, request, hook=correct, clip_before_hook=True)
     momentum = config.momentum if config.scaffold.momentum_correction else 0.0
+    effective_steps, _ = accumulation(momentum, reply.steps)
     num_params = len(server_control)
     with np.errstate(over="ignore", invalid="ignore"):  # the server tells of divergence
         renewed = next_control(
@@ -46,22 +48,12 @@ def train(task: Task, partition: int, request: TrainRequest) -> TrainReply:
             server_control,
             before=request.vector[:num_params],
             after=reply.vector[:num_params],
-            lr_sum=config.lr_at(request.server_round) * effective_steps(reply.steps, momentum),
+            lr_sum=config.lr_at(request.server_round) * effective_steps,
         )
         kept = renewed.astype(np.float32)
         change = kept - control
     state.save(request.server_round, {CONTROL: kept})
     return replace(reply, extras={CONTROL: change}, seconds=time.perf_counter() - started)
-
-
-def effective_steps(steps: int, momentum: float) -> float:
-    """Return a_K = sum over e < K of (1 - mu^(K-e)) / (1 - mu), which is K without momentum.
-
-    It is how far K steps of SGD, its buffer zero at first, move along a constant gradient, in
-    units of lr times that gradient (Paper B, Theorem 1, calls it a_E).
-    """
-    ages = np.arange(steps, 0, -1)
-    return float(((1.0 - momentum**ages) / (1.0 - momentum)).sum())
 
 
 def next_control(

@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from client_apps.scaffold import effective_steps, next_control
+from client_apps.scaffold import next_control
+from fedhet_app.mixture.bridge import accumulation
 from fedhet_app.submodel.aggregation import Update, aggregate
 from strategies.scaffold import scaled_step
 
@@ -32,19 +31,6 @@ def test_the_next_control_is_the_mean_gradient_the_client_met():
         y -= 0.03 * (gradient - own + server)
     renewed = next_control(own, server, before=start, after=y, lr_sum=7 * 0.03)
     np.testing.assert_allclose(renewed, gradients.mean(axis=0), atol=1e-12)
-
-
-@given(st.integers(1, 60), st.floats(0, 0.99))
-def test_effective_steps_are_how_far_momentum_moves_along_a_constant_gradient(steps, momentum):
-    buffer = moved = 0.0
-    for _ in range(steps):
-        buffer = momentum * buffer + 1.0
-        moved += buffer
-    assert effective_steps(steps, momentum) == pytest.approx(moved, rel=1e-9)
-
-
-def test_effective_steps_without_momentum_are_the_steps():
-    assert [effective_steps(steps, 0.0) for steps in (1, 2, 50)] == [1, 2, 50]
 
 
 def test_a_server_step_of_half_the_length_by_hand():
@@ -74,7 +60,7 @@ def federated(momentum, corrected):
                 gradient = curvature[i] * (y - optimum[i])
                 buffer = momentum * buffer + gradient - own[i] + server
                 y -= LR * buffer
-            steps = effective_steps(STEPS, momentum if corrected else 0.0)
+            steps, _ = accumulation(momentum if corrected else 0.0, STEPS)
             renewed = next_control(own[i], server, before=x, after=y, lr_sum=LR * steps)
             changes.append(renewed - own[i])
             own[i] = renewed
