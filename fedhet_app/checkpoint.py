@@ -23,6 +23,7 @@ FREE_TO_CHANGE = (
     "client-gpus",
     "data-dir",
     "node-timeout",
+    "queries",
     "results-dir",
     "resume",
     "round-timeout",

@@ -1,4 +1,4 @@
-"""The ``fedhet`` command: run, sweep, audit, report, evaluate, export."""
+"""The ``fedhet`` command: run, sweep, audit, report, evaluate, export, route."""
 
 import logging
 import os
@@ -171,6 +171,22 @@ def export(
 
     finished.export(finished.load(directory), width, file)
     console.print(str(file.resolve()), soft_wrap=True, highlight=False)
+
+
+@app.command()
+def route(
+    directory: Annotated[Path, typer.Argument(help="A finished run of a method that routes.")],
+    images: Annotated[list[Path], typer.Argument(help="Image files.")],
+) -> None:
+    """Route new images to the clients of a finished run, and show what those predict."""
+    from fedhet_app import queries
+    from fedhet_app.engine import InlineGrid, virtual_nodes
+
+    values = RunReader(directory).config | {"results-dir": str(directory.resolve())}
+    config = parse(values | {"resume": True})
+    queries.check_routes(config)
+    grid = InlineGrid(config.flat(), virtual_nodes(config.num_clients))
+    display.answers(console, queries.answer(grid, config, images))
 
 
 @app.command()

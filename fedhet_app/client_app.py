@@ -1,13 +1,14 @@
 """ClientApp: message -> task -> local procedure -> reply."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from client_apps import CLIENTS
+from client_apps import ANSWERS, CLIENTS, E_STEPS, Procedure
 from fedhet_app import wire
-from fedhet_app.client_state import open_state, state_dir
+from fedhet_app.client_state import ClientState, open_state, state_dir
 from fedhet_app.errors import FedhetError
 from fedhet_app.task import Task, task_of_node
 from fedhet_app.versions import code_fingerprint
@@ -40,13 +41,39 @@ def _profile(context: Context) -> wire.Profile:
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Run the local procedure of the run's strategy on the slice that was sent."""
+    """Run the local procedure of the run's strategy on what was sent."""
+    return _train(message, context, CLIENTS)
+
+
+@app.train("e_step")
+def e_step(message: Message, context: Context) -> Message:
+    """Run the first exchange of a round of two."""
+    return _train(message, context, E_STEPS)
+
+
+@app.train("m_step")
+def m_step(message: Message, context: Context) -> Message:
+    """Run the second exchange of a round of two."""
+    return _train(message, context, CLIENTS)
+
+
+def _train(message: Message, context: Context, procedures: Mapping[str, Procedure]) -> Message:
     task, partition = _task_and_partition(context)
-    request, note = wire.read_request(message), wire.read_note(message)
-    if note is not None:
-        request = replace(request, state=open_state(note, partition, context))
-    reply = CLIENTS[task.config.strategy](task, partition, request)
-    return wire.reply_to(message, reply)
+    request = replace(wire.read_request(message), state=_state(message, partition, context))
+    return wire.reply_to(message, procedures[task.config.strategy](task, partition, request))
+
+
+@app.query("predict")
+def predict(message: Message, context: Context) -> Message:
+    """Predict what was asked with this client's own model."""
+    task, partition = _task_and_partition(context)
+    query = replace(wire.read_query(message), state=_state(message, partition, context))
+    return wire.answer_to(message, ANSWERS[task.config.strategy](task, partition, query))
+
+
+def _state(message: Message, partition: int, context: Context) -> ClientState | None:
+    note = wire.read_note(message)
+    return None if note is None else open_state(note, partition, context)
 
 
 def _task_and_partition(context: Context) -> tuple[Task, int]:

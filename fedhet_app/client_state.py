@@ -71,6 +71,17 @@ class ClientState:
             raise FedhetError("client state of round", accepted, remedy)
         return self._shelf.read(accepted)
 
+    def draft(self, server_round: int) -> Arrays:
+        """Return what was saved earlier in the same round, for a round of two exchanges.
+
+        Raises:
+            FedhetError: Nothing was, or its file is not whole.
+        """
+        if server_round not in self._shelf.rounds():
+            remedy = "is gone: the client was restarted between the two exchanges of that round"
+            raise FedhetError("client state of round", server_round, remedy)
+        return self._shelf.read(server_round)
+
     def save(self, server_round: int, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Put down the state after a round; it counts once the server has used the reply.
 

@@ -11,21 +11,26 @@ from difflib import get_close_matches
 from typing import Literal, get_args
 
 from fedhet_app.config_checks import (
+    ROUTING_METHODS,
     check_alpha,
     check_capacities,
     check_cohort,
     check_effects,
     check_forms,
+    check_mixture,
     check_plain_sgd,
 )
 from fedhet_app.errors import FedhetError
 from fedhet_app.method_options import (
+    DualOptions,
     FedProxOptions,
     FedRolexOptions,
+    FedSpmOptions,
     FjordOptions,
     HasFlOptions,
     HeteroFlOptions,
     RandomBudgetOptions,
+    RoutingOptions,
     ScaffoldOptions,
     UniformOptions,
 )
@@ -53,6 +58,8 @@ StrategyName = Literal[
     "uniform",
     "random-budget",
     "has-fl",
+    "feddrm",
+    "fedspm",
 ]
 STRATEGY_NAMES: tuple[str, ...] = get_args(StrategyName)
 
@@ -71,7 +78,7 @@ class Config:
     max_train_examples: CountOrZero = 0  # 0: all of them
     stride: Count = 80  # text: symbols from one window to the next
     max_windows_per_client: CountOrZero = 0  # text, 0: all of them
-    partition: Literal["iid", "dirichlet", "natural"] = "dirichlet"
+    partition: Literal["iid", "dirichlet", "natural", "dual"] = "dirichlet"
     alpha: Positive = 0.3
     balance_mask: bool = False
 
@@ -79,6 +86,8 @@ class Config:
     model_preset: Literal["small", "paper"] = "small"
     norm: Literal["gn", "bn", "sbn", "none"] = "gn"
     init: Literal["default", "kaiming"] = "default"
+    embedding: CountOrZero = 0  # size of a layer before the classifier, 0: none
+    embed_norm: Literal["none", "ln-relu"] = "none"
 
     num_clients: Count = 20
     num_server_rounds: Count = 120
@@ -100,9 +109,11 @@ class Config:
 
     evaluate_every: CountOrZero = 1  # 0: after the last round alone, which always is
     evaluate_examples: CountOrZero = 0  # 0: all, which the last round always takes
+    vote_tie: Literal["smallest", "prob"] = "smallest"  # of classes with as many clients' votes
     checkpoint_every: CountOrZero = 10  # 0: as the run starts and ends alone
     results_dir: str = ""
     resume: bool = False
+    queries: str = ""  # image files, or folders of them, for a run that routes to answer
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["fp32", "bf16"] = "fp32"
@@ -121,12 +132,17 @@ class Config:
     uniform: UniformOptions = field(default_factory=UniformOptions)
     random_budget: RandomBudgetOptions = field(default_factory=RandomBudgetOptions)
     has_fl: HasFlOptions = field(default_factory=HasFlOptions)
+    dual: DualOptions = field(default_factory=DualOptions)
+    routing: RoutingOptions = field(default_factory=RoutingOptions)
+    fedspm: FedSpmOptions = field(default_factory=FedSpmOptions)
 
     def __post_init__(self) -> None:
         """Check what no type hint can say."""
         check_forms(self.dataset, self.model)
         if self.strategy == "scaffold":
             check_plain_sgd(self.momentum, self.weight_decay, self.scaffold)
+        if self.routes:
+            check_mixture(self.strategy, self.partition, self.norm)
         check_cohort(self.cohort_size, self.fraction_train, self.num_clients, self.min_replies)
         check_capacities(self.capacity_tiers, self.capacity_probs)
 
@@ -144,6 +160,21 @@ class Config:
     def cohort_size(self) -> int:
         """The number of clients that train in a round; halves round up."""
         return int(self.fraction_train * self.num_clients + 0.5)
+
+    @property
+    def routes(self) -> bool:
+        """Whether the server chooses a client for each query."""
+        return self.strategy in ROUTING_METHODS
+
+    @property
+    def components(self) -> int:
+        """The number C of components in each client's mixture; FedDRM is FedSPM with one."""
+        return self.fedspm.components if self.strategy == "fedspm" else 1
+
+    def measures_bridge(self, server_round: int) -> bool:
+        """Whether a round's bridge errors are measured."""
+        every = self.fedspm.bridge_every
+        return every > 0 and server_round % every == 0
 
     @property
     def too_short_to_adapt(self) -> bool:

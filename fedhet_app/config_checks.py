@@ -9,10 +9,17 @@ from fedhet_app.errors import FedhetError
 from fedhet_app.method_options import ScaffoldOptions
 from fedhet_app.options import Scalar, parse_list
 
-_MODEL_FORM = re.compile(r"cnn|lstm|[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+ROUTING_METHODS = ("feddrm", "fedspm")
+_MODELS = "cnn, resnet8, resnet18, lstm"
+_MODEL_FORM = re.compile(r"cnn|resnet8|resnet18|lstm|[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _SUM_TOLERANCE = 1e-6
 _WINDOWS = ("stride", "max-windows-per-client")
 _OF_IMAGES = ("augment", "image-column", "label-column", "test-split")
+_WITHOUT_EFFECT = {
+    "lstm": ("norm", "embedding", "embed-norm"),
+    "resnet8": ("model-preset",),
+    "resnet18": ("model-preset",),
+}
 _LOCATING = ("data-dir", "image-column", "label-column", "test-split")
 
 
@@ -24,7 +31,7 @@ def check_forms(dataset: str, model: str) -> None:
     if not dataset.strip():
         raise FedhetError("dataset", dataset, "must name a data set, for example 'digits'")
     if not _MODEL_FORM.fullmatch(model):
-        raise FedhetError("model", model, "must be 'cnn', 'lstm' or package.module:function")
+        raise FedhetError("model", model, f"must be one of {_MODELS}, or package.module:function")
 
 
 def check_effects(values: Mapping[str, Scalar], defaults: Mapping[str, Scalar]) -> None:
@@ -34,17 +41,25 @@ def check_effects(values: Mapping[str, Scalar], defaults: Mapping[str, Scalar]) 
         values: Every option of a run by its key.
         defaults: What each is when nobody sets it.
     """
+    strategy, dual = str(values["strategy"]), values["partition"] == "dual"
     idle = {
         "lr-schedule": ("lr-decay",) if values["lr-schedule"] != "exponential" else (),
         "local-steps": ("local-epochs",) if values["local-steps"] else (),
-        "partition": ("alpha", "balance-mask") if values["partition"] != "dirichlet" else (),
+        "partition": (
+            *(("alpha", "balance-mask") if values["partition"] != "dirichlet" else ()),
+            *(("max-train-examples",) if dual else (k for k in values if k.startswith("dual."))),
+        ),
         "dataset": (
             *(_LOCATING if values["dataset"] == "digits" else ()),
             *(_WINDOWS if values["dataset"] != "shakespeare" else _OF_IMAGES),
         ),
-        "model": ("norm",) if values["model"] == "lstm" else (),
+        "model": _WITHOUT_EFFECT.get(str(values["model"]), ()),
+        "embedding": ("embed-norm",) if not values["embedding"] else (),
+        "fedspm.init-w": ("fedspm.init-rounds",) if values["fedspm.init-w"] == "random" else (),
+        "fedspm.components": ("fedspm.encoders",) if values["fedspm.components"] == 1 else (),
         "strategy": [
-            key for key in values if "." in key and key.split(".")[0] != values["strategy"]
+            *(key for key in values if not belongs(key, strategy)),
+            *(() if strategy in ROUTING_METHODS else ("queries", "vote-tie")),
         ],
     }
     for cause, keys in idle.items():
@@ -52,6 +67,14 @@ def check_effects(values: Mapping[str, Scalar], defaults: Mapping[str, Scalar]) 
             if values[key] != defaults[key]:
                 remedy = f"has no effect with {cause} = {values[cause]}; leave one of them out"
                 raise FedhetError(key, values[key], remedy)
+
+
+def belongs(key: str, strategy: str) -> bool:
+    """Return whether an option can be one of a method's: it is its own, or no method's."""
+    group, dot, _ = key.partition(".")
+    if group == "routing":
+        return strategy in ROUTING_METHODS
+    return not dot or group in ("dual", strategy)
 
 
 def check_plain_sgd(momentum: float, weight_decay: float, options: ScaffoldOptions) -> None:
@@ -73,6 +96,16 @@ def check_plain_sgd(momentum: float, weight_decay: float, options: ScaffoldOptio
             "diverge, scaffold.allow-momentum = true"
         )
         raise FedhetError("momentum", momentum, remedy)
+
+
+def check_mixture(strategy: str, partition: str, norm: str) -> None:
+    """Raise ``FedhetError`` for what a method that routes cannot train on."""
+    if partition != "dual":
+        remedy = f"{strategy} must know whose each test example is; use partition = 'dual'"
+        raise FedhetError("partition", partition, remedy)
+    if norm == "sbn":
+        remedy = "keeps no statistics to predict a single query with; use gn, bn or none"
+        raise FedhetError("norm", norm, remedy)
 
 
 def check_alpha(alpha: Scalar) -> None:

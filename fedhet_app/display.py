@@ -2,9 +2,9 @@
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -12,6 +12,10 @@ from rich.table import Table
 
 from fedhet_app.config import Config
 from fedhet_app.results import Row, round_observer
+
+if TYPE_CHECKING:  # both load torch, which a command that shows nothing of theirs does without
+    from fedhet_app.queries import RoutedAnswer
+    from fedhet_app.task import Task
 
 
 class LogHandler(logging.Handler):
@@ -65,6 +69,10 @@ SUMMARY_ROWS = (
     ("final accuracy", "final-accuracy", "{:.4f}"),
     ("best accuracy", "best-accuracy", "{:.4f}"),
     ("final loss (nats)", "final-loss", "{:.4f}"),
+    ("system accuracy", "system-accuracy", "{:.4f}"),
+    ("average accuracy", "average-accuracy", "{:.4f}"),
+    ("routing accuracy", "routing-accuracy", "{:.4f}"),
+    ("accuracy of the clients' vote", "vote-accuracy", "{:.4f}"),
     ("worst client's accuracy", "worst-client-accuracy", "{:.4f}"),
     ("mean width", "mean-width", "{:.3f}"),
     ("parameters never trained", "never-trained", "{:.1%}"),
@@ -82,20 +90,61 @@ def closing_table(console: Console, summary: Mapping[str, Any]) -> None:
     table.add_column("")
     table.add_column("value", justify="right")
     for title, key, form in SUMMARY_ROWS:
+        if key not in summary:
+            continue
         value = summary[key] / 1e6 if key.endswith("-bytes") else summary[key]
         table.add_row(title, "not finite" if value is None else form.format(value))
     console.print(table)
 
 
+def answers(console: Console, routed: Sequence["RoutedAnswer"]) -> None:
+    """Show who answered each image, and what."""
+    table = Table()
+    for column in ("image", "client", "P(client)", "P(component)", "prediction", "P(class)"):
+        table.add_column(column, overflow="fold")
+    for each in routed:
+        away = "" if each.answered_by == each.client else f" (away; {each.answered_by} answers)"
+        table.add_row(
+            each.image,
+            f"{each.client}{away}",
+            f"{each.probability:.4f}",
+            " ".join(f"{weight:.3f}" for weight in each.components),
+            f"{each.label} {each.class_name}".strip(),
+            f"{each.confidence:.4f}",
+        )
+    console.print(table)
+
+
 def dry_run(console: Console, config: Config) -> None:
     """Show the resolved configuration and what each tier costs, without training."""
-    from fedhet_app.submodel.cost import cost_table
     from fedhet_app.task import task_for
 
     for key, value in config.flat().items():
         console.print(f"{key} = {json.dumps(value)}", markup=False, highlight=False, soft_wrap=True)
     task = task_for(config)
     task.check()
+    if config.routes:
+        _cost_of_mixture(console, task)
+    else:
+        _cost_of_tiers(console, task)
+
+
+def _cost_of_mixture(console: Console, task: "Task") -> None:
+    from fedhet_app.mixture_model import mixture_of
+
+    model = mixture_of(task)
+    table = Table(title="What each client holds; the shared part travels, heads do not")
+    for column in ("part", "parameters", "bytes"):
+        table.add_column(column, justify="right")
+    for part, size in (("shared", model.size), ("heads", len(model.heads()))):
+        table.add_row(part, f"{size:,}", f"{4 * size:,}")
+    console.print(table)
+
+
+def _cost_of_tiers(console: Console, task: "Task") -> None:
+    from fedhet_app.submodel.cost import cost_table
+
+    config = task.config
     costs = cost_table(task.builder, task.spec, config.tiers)
     full = cost_table(task.builder, task.spec, [1.0])[0]
     table = Table(title="Cost of each tier; bytes are of one slice, one way")

@@ -22,11 +22,16 @@ class Evaluation:
         loss: Mean cross-entropy in nats.
         correct: Correct predictions per class, shape ``(K,)``.
         count: Examples per class, shape ``(K,)``.
+        group_correct: Correct predictions per group of examples, shape ``(m,)``; without groups
+            there is one.
+        group_count: Examples per group, shape ``(m,)``.
     """
 
     loss: float
     correct: NDArray[np.int64]
     count: NDArray[np.int64]
+    group_correct: NDArray[np.int64]
+    group_count: NDArray[np.int64]
 
     @property
     def accuracy(self) -> float:
@@ -52,24 +57,40 @@ class Evaluation:
 
 @torch.inference_mode()
 def evaluate(
-    model: FlatModule, examples: Examples, num_classes: int, rows: Tensor | None = None
+    model: FlatModule,
+    examples: Examples,
+    num_classes: int,
+    rows: Tensor | None = None,
+    groups: Tensor | None = None,
 ) -> Evaluation:
-    """Measure ``model`` on ``examples``, or some rows, in evaluation mode, full precision."""
+    """Measure ``model`` on ``examples``, or some rows, in evaluation mode, full precision.
+
+    ``groups`` tells for each of all examples which group it is of, counted from 0.
+    """
     model.module.eval()
     device = model.params.device
     total = torch.zeros((), dtype=torch.float64, device=device)
-    correct = torch.zeros(num_classes, dtype=torch.int64, device=device)
     if rows is None:
         rows = torch.arange(len(examples.labels), device=device)
+    right = torch.empty(len(rows), dtype=torch.bool, device=device)
+    start = 0
     for batch in rows.split(BATCH_SIZE):  # type: ignore[no-untyped-call]
         inputs, labels = examples.batch(batch)
         logits = model.module(inputs)
         total += cross_entropy(logits, labels, reduction="sum")
-        hits = labels[logits.argmax(dim=1) == labels]
-        correct += torch.bincount(hits, minlength=num_classes)
-    count = torch.bincount(examples.labels[rows], minlength=num_classes)
+        right[start : start + len(batch)] = logits.argmax(dim=1) == labels
+        start += len(batch)
+    labels = examples.labels[rows]
+    groups = torch.zeros_like(labels) if groups is None else groups[rows]
     return Evaluation(
         loss=float(total) / len(rows),
-        correct=correct.cpu().numpy(),
-        count=count.cpu().numpy(),
+        correct=_counts(labels[right], num_classes),
+        count=_counts(labels, num_classes),
+        group_correct=_counts(groups[right], int(groups.max()) + 1),
+        group_count=_counts(groups, int(groups.max()) + 1),
     )
+
+
+def _counts(values: Tensor, length: int) -> NDArray[np.int64]:
+    counts: NDArray[np.int64] = torch.bincount(values, minlength=length).cpu().numpy()
+    return counts

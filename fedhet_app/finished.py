@@ -46,6 +46,9 @@ def load(directory: Path) -> FinishedModel:
     reader = RunReader(directory)
     tensors = {name: torch.from_numpy(array) for name, array in reader.model().items()}
     task = Task(parse(reader.config))
+    if task.config.routes:
+        remedy = "has no model of its own: its heads are the clients'; use fedhet route"
+        raise FedhetError("strategy", task.config.strategy, remedy)
     module = task.builder(1.0, task.spec)
     module.load_state_dict(tensors, strict=False)  # integer buffers are not part of a model
     return FinishedModel(task=task, vector=flatten(module))

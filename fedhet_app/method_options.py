@@ -1,14 +1,23 @@
 """The options that belong to one method each; their keys stand behind the method's name and a dot.
 
 The papers' values are the defaults: HAS-FL and random-budget as in Section 4.1 of the paper on
-adaptive sub-models, FedProx with mu = 1.
+adaptive sub-models, FedProx with mu = 1, FedSPM as in Appendix D.3 of its paper. Two groups belong
+to more than one method: ``dual`` to a partition, ``routing`` to every method that routes queries.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
 from fedhet_app.errors import FedhetError
-from fedhet_app.options import Count, CountOrZero, Decay, NonNegative, Positive, Share
+from fedhet_app.options import (
+    Amplitude,
+    Count,
+    CountOrZero,
+    Decay,
+    NonNegative,
+    Positive,
+    Share,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,3 +155,56 @@ class HasFlOptions(CadenceOptions):
         if self.normalise_every % self.adapt_every:
             remedy = f"must be a multiple of has-fl.adapt-every = {self.adapt_every}"
             raise FedhetError("has-fl.normalise-every", self.normalise_every, remedy)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DualOptions:
+    """Dual heterogeneity, ``partition = "dual"``: clients that differ, of components that differ.
+
+    ``alpha_inter`` and ``alpha_intra`` are the Dirichlet concentrations of the labels over clients
+    and of the components within one; ``amplitude`` is the strength of a client's tint and shading
+    in units of the whole brightness range; ``examples`` is the number of images to take of the
+    merged training and test sets, 0 for all; with ``fine`` a data set of superclasses is dealt out
+    by its fine classes.
+    """
+
+    alpha_inter: Positive = 1.0
+    alpha_intra: Positive = 2.0
+    amplitude: Amplitude = 0.2
+    examples: CountOrZero = 0
+    fine: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoutingOptions:
+    """The routing half of FedDRM and FedSPM.
+
+    ``encoder`` and ``embedding`` are the network h and the size d of what it puts out; ``steps``
+    and ``momentum`` are those of the density ratio block; with ``prior`` a query's client is chosen
+    by share of the examples times density, else by density alone.
+    """
+
+    encoder: Literal["small", "lenet"] = "small"
+    embedding: Count = 32
+    steps: Count = 15
+    momentum: Decay = 0.95
+    prior: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedSpmOptions:
+    """The mixture.
+
+    ``components`` is C; ``encoders`` are shared by all components (1x in the paper) or each has its
+    own (Cx); ``init`` draws heads and density ratios for each component anew or gives all the same,
+    which never separates; with ``init_w`` = kmeans, an extension, responsibilities are each
+    client's k-means clusters for ``init_rounds`` rounds; ``bridge_every`` is the number of rounds
+    between two measurements of the bridge errors (Appendix D.4), 0 for none, in a simulation alone.
+    """
+
+    components: Count = 3
+    encoders: Literal["shared", "per-component"] = "shared"
+    init: Literal["random", "identical"] = "random"
+    init_w: Literal["random", "kmeans"] = "random"
+    init_rounds: Count = 10
+    bridge_every: CountOrZero = 0

@@ -1,8 +1,9 @@
 """The run directory: one writer, one reader.
 
 ``config.json``, ``partition.json``, ``rounds.jsonl``, ``clients.jsonl``, ``cost.json``,
-``summary.json``, ``model.safetensors``, ``checkpoint/`` and, in a simulation of a method that
-keeps state on its clients, ``clients/``; text and safetensors only.
+``summary.json``, ``model.safetensors``, ``checkpoint/``, under dual heterogeneity
+``shift.safetensors`` and, in a simulation of a method that keeps state on its clients,
+``clients/``; text and safetensors only.
 """
 
 import json
@@ -28,6 +29,7 @@ round_observer: ContextVar[Callable[[Row], None] | None] = ContextVar("observer"
 CONFIG, PARTITION, SUMMARY = "config.json", "partition.json", "summary.json"
 ROUNDS, CLIENTS, MODEL = "rounds.jsonl", "clients.jsonl", "model.safetensors"
 COST = "cost.json"
+SHIFT = "shift.safetensors"
 
 
 def write_json(path: Path, content: object) -> None:
@@ -74,6 +76,10 @@ class RunWriter:
     def write_partition(self, description: Mapping[str, Any]) -> None:
         """Write who holds what."""
         write_json(self.directory / PARTITION, dict(description))
+
+    def write_shift(self, example: NDArray[np.uint8]) -> None:
+        """Write one image under every client's and component's shift, (m, 2, H, W, C)."""
+        save_tensors(self.directory / SHIFT, {"example": example}, {})
 
     def write_round(self, row: Row, clients: Iterable[Row]) -> None:
         """Append one round and its clients, and tell the observer."""

@@ -15,11 +15,13 @@ PURPOSES = (
     "allocation",  # round
     "augment",  # partition, round
     "capacity",
+    "clusters",  # partition
     "dropout",  # partition, round
     "evaluation",
     "init",
     "partition",
     "sample",  # round
+    "shift",
     "shuffle",  # partition, round
     "subsample",
     "width",  # partition, round

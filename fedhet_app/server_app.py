@@ -2,19 +2,18 @@
 
 import logging
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from client_apps import CLIENTS
-from fedhet_app import checkpoint
+from fedhet_app import checkpoint, queries
 from fedhet_app.config import Config, parse
+from fedhet_app.data.dual import describe_dual
 from fedhet_app.data.partition import describe
 from fedhet_app.errors import FedhetError
 from fedhet_app.results import RunWriter, check_free, run_directory
-from fedhet_app.submodel.layout import unflatten
 from fedhet_app.task import Task, task_for
 from fedhet_app.versions import versions
 from strategies import STRATEGIES
@@ -33,13 +32,31 @@ def main(grid: Grid, context: Context) -> None:
         LOG.addHandler(logging.StreamHandler(sys.stderr))
         LOG.setLevel(logging.INFO)
     try:
-        directory = run(grid, parse(context.run_config))
+        config = parse(context.run_config)
+        directory = answer(grid, config) if config.queries else run(grid, config)
     except FedhetError as error:
         if under_flower:  # whoever called from Python gets the exception alone
             LOG.error("error: %s", error)
         raise
     if under_flower:  # the command line ends with the directory itself
         LOG.info("results: %s", directory)
+
+
+def answer(grid: Grid, config: Config) -> Path:
+    """Let the clients of a finished run answer the images that ``queries`` names.
+
+    Returns:
+        The file that the answers were added to.
+
+    Raises:
+        FedhetError: Anything the user can mend.
+    """
+    _check_paths(config)
+    answers = queries.answer(grid, config, queries.image_files(config.queries))
+    for each in answers:
+        away = "" if each.client == each.answered_by else f" (client {each.client} is away)"
+        LOG.info("%s: client %d%s: class %d", each.image, each.answered_by, away, each.label)
+    return queries.write(Path(config.results_dir), answers)
 
 
 def run(grid: Grid, config: Config) -> Path:
@@ -61,31 +78,20 @@ def run(grid: Grid, config: Config) -> Path:
     resumed = checkpoint.load(directory, config, data) if config.resume else None
     _check_examples(task, federation)
     _say_what_is_odd(task, federation)
-    method = STRATEGIES[config.strategy]
-    allocation = method.allocation(task, federation.caps)
+    start = STRATEGIES[config.strategy].prepare(task, federation)
     writer = RunWriter(directory, resume_at=resumed.server_round if resumed else None)
     writer.write_config(config.flat(), versions(), data)
-    capacities = {"capacities": federation.caps.tolist()}
-    writer.write_partition(describe(task.partition, task.histograms) | capacities)
+    shares = describe(task.partition, task.histograms) | describe_dual(task.dataset)
+    writer.write_partition(shares | {"capacities": federation.caps.tolist()})
+    if task.dataset.shift_example is not None:
+        writer.write_shift(task.dataset.shift_example)
     LOG.info("writing to %s", directory)
     try:
-        strategy = method.strategy(
-            task=task,
-            federation=federation,
-            allocation=allocation,
-            writer=writer,
-            resumed=resumed,
-        )
-        strategy.run(grid, strategy.record)
+        strategy = start(writer=writer, resumed=resumed)
+        strategy.run(grid)
     finally:
         writer.close()
-    # Imported here: counting loads much of torch that training does without.
-    from fedhet_app.submodel.cost import cost_table
-
-    widths = sorted({*config.tiers, 1.0})
-    writer.write_cost(asdict(cost) for cost in cost_table(task.builder, task.spec, widths))
-    tensors = unflatten(task.slicer.layout(1.0), strategy.vector)
-    writer.write_model(tensors, {"width": "1.0"})
+    strategy.write_model()
     writer.write_summary(strategy.totals.summary(config, "completed"))
     return directory
 

@@ -9,7 +9,8 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, cast
 
-from fedhet_app.config import STRATEGY_NAMES, Config
+from fedhet_app.config import Config
+from fedhet_app.config_checks import belongs
 from fedhet_app.config_files import flatten_tables
 from fedhet_app.errors import FedhetError
 from fedhet_app.options import Scalar, Seed, convert
@@ -86,19 +87,14 @@ def _content(file: Path, below: tuple[Path, ...] = ()) -> dict[str, Any]:
 def _over(base: Mapping[str, Scalar], own: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """Return a run's values over those of ``base``, less the options of other methods than its."""
     strategy = own.get("strategy", base.get("strategy", Config.strategy))
-    return {key: value for key, value in base.items() if _method(key) in ("", strategy)} | {**own}
-
-
-def _method(key: str) -> str:
-    """Return the method that an option belongs to, or nothing."""
-    method, dot, _ = key.partition(".")
-    return method if dot and method in STRATEGY_NAMES else ""
+    return {key: value for key, value in base.items() if belongs(key, str(strategy))} | {**own}
 
 
 def _check_base_is_used(base: Mapping[str, Scalar], entries: Mapping[str, Entry]) -> None:
     for key, value in base.items():
         if not any(key in entry.values for entry in entries.values()):
-            raise FedhetError(key, value, f"no run has the strategy {_method(key)}; leave it out")
+            remedy = f"no run has a strategy with {key.partition('.')[0]} options; leave it out"
+            raise FedhetError(key, value, remedy)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ same slices. It holds nothing that belongs to one client: Ray workers serve all 
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -15,6 +16,8 @@ from torch import Tensor
 
 from fedhet_app.config import Config, parse
 from fedhet_app.data import Dataset, Split, load_dataset
+from fedhet_app.data.deal import Dual
+from fedhet_app.data.dual import dual_dataset, dual_partition
 from fedhet_app.data.partition import Partition, cached_partition, label_histograms
 from fedhet_app.errors import FedhetError
 from fedhet_app.models import MODELS, ModelSpec, builder_for, check_logits, initial_module
@@ -48,7 +51,10 @@ class Task:
     def dataset(self) -> Dataset:
         """The training and test examples, memory-mapped and shared between processes."""
         config = self.config
-        return load_dataset(
+        dual = None
+        if config.partition == "dual":
+            dual = Dual(num_clients=config.num_clients, seed=config.seed, **asdict(config.dual))
+        source = load_dataset(
             config.dataset,
             data_dir=config.data_dir,
             image_column=config.image_column,
@@ -59,11 +65,14 @@ class Task:
             max_train_examples=config.max_train_examples,
             seed=config.seed,
         )
+        return source if dual is None else dual_dataset(source, dual)
 
     @cached_property
     def partition(self) -> Partition:
         """Which training examples belong to which client."""
         config = self.config
+        if config.partition == "dual":
+            return dual_partition(self.dataset)
         return cached_partition(
             self.dataset.fingerprint,
             self.dataset.train.labels,
@@ -88,6 +97,8 @@ class Task:
             num_classes=self.dataset.num_classes,
             preset=self.config.model_preset,
             norm=self.config.norm,
+            embedding=self.config.embedding,
+            embed_norm=self.config.embed_norm,
             vocabulary=self.dataset.vocabulary,
         )
 
@@ -106,6 +117,12 @@ class Task:
         """The central test examples on the device."""
         return self._on_device(self.dataset.test)
 
+    @cached_property
+    def test_groups(self) -> Tensor | None:
+        """The client that each test example is of, on the device; ``None`` if it is nobody's."""
+        groups = self.dataset.test_groups
+        return None if groups is None else torch.tensor(groups, device=self.device)
+
     def test_rows(self, examples: int) -> Tensor | None:
         """Return a random part of the test set, the same for a seed; ``None`` stands for all."""
         total = len(self.dataset.test.labels)
@@ -114,6 +131,33 @@ class Task:
         rng = rng_for(self.config.seed, "evaluation")
         rows = np.sort(rng.choice(total, size=examples, replace=False))
         return torch.from_numpy(rows).to(self.device)
+
+    def queried(
+        self, rows: NDArray[np.int64] | None, images: NDArray[np.uint8] | None
+    ) -> tuple[Examples, Tensor]:
+        """Return the examples that a query is about, and which rows of them.
+
+        Args:
+            rows: Rows of the test set, shape ``(n,)``.
+            images: In place of rows: uint8, shape ``(n, H, W, C)``; their labels are 0.
+
+        Raises:
+            FedhetError: Images of another shape than the data set's, or rows that it lacks.
+        """
+        if images is None:
+            total = len(self.dataset.test.labels)
+            asked = np.empty(0, dtype=np.int64) if rows is None else rows
+            if len(asked) and not 0 <= asked.min() <= asked.max() < total:
+                remedy = f"the test set has rows 0 to {total - 1}"
+                raise FedhetError("rows", int(asked.max()), remedy)
+            return self.test_examples, torch.tensor(asked, device=self.device)
+        shape = self.dataset.test.inputs.shape[1:]
+        if images.shape[1:] != shape:
+            remedy = f"the model takes images of shape {shape}: height, width, channels"
+            raise FedhetError("query", images.shape[1:], remedy)
+        labels = np.zeros(len(images), dtype=np.int64)
+        examples = self._on_device(Split(inputs=images.copy(), labels=labels))
+        return examples, torch.arange(len(images), device=self.device)
 
     def _on_device(self, split: Split) -> Examples:
         inputs = torch.from_numpy(split.inputs).to(self.device)

@@ -2,20 +2,41 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
 
+from fedhet_app.checkpoint import Checkpoint
+from fedhet_app.results import RunWriter
 from fedhet_app.task import Task
 from strategies import allocation, heterofl
 from strategies.allocation import Allocation, Widths
+from strategies.base import RoundStrategy
+from strategies.federation import Federation
 from strategies.fedrolex import FedRolex
+from strategies.fedspm import Mixture
 from strategies.has_fl import HasFL
 from strategies.random_budget import random_budget
 from strategies.scaffold import Scaffold
 from strategies.submodel import SubmodelStrategy
 
 
+class Start(Protocol):
+    """Makes the server half of a run once its directory is there."""
+
+    def __call__(self, *, writer: RunWriter, resumed: Checkpoint | None) -> RoundStrategy:
+        """Return the server half, new or as it was at a checkpoint."""
+
+
+class Row(Protocol):
+    """One method's server half."""
+
+    def prepare(self, task: Task, federation: Federation) -> Start:
+        """Find what is wrong with the method's options before anything is written."""
+
+
 @dataclass(frozen=True)
 class Method:
-    """The two choices that make a server half.
+    """The two choices that make a server half of slices.
 
     Attributes:
         allocation: Builds the width policy from the task and the capacities, shape ``(N,)``.
@@ -25,11 +46,18 @@ class Method:
     allocation: Callable[[Task, Widths], Allocation]
     strategy: type[SubmodelStrategy] = SubmodelStrategy
 
+    def prepare(self, task: Task, federation: Federation) -> Start:
+        """Build the width policy."""
+        policy = self.allocation(task, federation.caps)
+        return partial(self.strategy, task=task, federation=federation, allocation=policy)
 
-STRATEGIES: dict[str, Method] = {
+
+STRATEGIES: dict[str, Row] = {
     "fedavg": Method(allocation.full_width),
+    "feddrm": Mixture(),
     "fedprox": Method(allocation.full_width),
     "fedrolex": Method(FedRolex),
+    "fedspm": Mixture(),
     "fjord": Method(allocation.Fjord),
     "has-fl": Method(HasFL),
     "heterofl": Method(heterofl.at_cap, heterofl.HeteroFL),

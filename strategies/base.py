@@ -54,7 +54,7 @@ class Round:
     began: float = field(default_factory=time.perf_counter)
     mark: float = field(default_factory=time.perf_counter)
     sent: list[Sent] = field(default_factory=list)
-    row: dict[str, Any] = field(default_factory=dict)
+    row: dict[str, Any] = field(default_factory=lambda: {"upload-bytes": 0, "rejected": []})
     clients: list[dict[str, Any]] = field(default_factory=list)
 
     def end_phase(self, phase: str) -> None:
@@ -87,6 +87,7 @@ class RoundStrategy(Strategy):
         self.totals = Totals(**resumed.counters) if resumed else Totals()
         self.round = Round(number=self.first_round)
         self.reply_extras: dict[str, int] = {}
+        self.record = ArrayRecord()
 
     @abstractmethod
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -96,8 +97,13 @@ class RoundStrategy(Strategy):
     def measure(self) -> dict[str, Any]:
         """Return the evaluation columns of a round's row."""
 
-    def run(self, grid: Grid, initial_arrays: ArrayRecord) -> None:
+    @abstractmethod
+    def write_model(self) -> None:
+        """Write the final model, and what it costs where that depends on the client."""
+
+    def run(self, grid: Grid) -> None:
         """Run the rounds that are left; on any way out the last whole round is checkpointed."""
+        self.grid = grid
         rounds = self.config.num_server_rounds - self.first_round
         if rounds <= 0:
             return
@@ -106,7 +112,7 @@ class RoundStrategy(Strategy):
         try:
             self.start(
                 grid=grid,
-                initial_arrays=initial_arrays,
+                initial_arrays=self.record,
                 num_rounds=rounds,
                 timeout=self.config.round_timeout,
                 evaluate_fn=self._finish_round,
@@ -139,14 +145,17 @@ class RoundStrategy(Strategy):
         return [each.message for each in ordered]
 
     def accept(self, replies: Iterable[Message]) -> Accepted:
-        """Return usable replies in the order of partition ids; name and count the others."""
+        """Return usable replies in the order of partition ids; name and count the others.
+
+        A round of two exchanges calls it after each: bytes and dropped replies add up.
+        """
         number, row = self.round.number, self.round.row
         by_request = {reply.metadata.reply_to_message_id: reply for reply in replies}
         accepted, rejected = [], []
         for sent in self.round.sent:
             reply = by_request.get(sent.message.metadata.message_id)
             try:
-                accepted.append((sent, self._read(sent, reply)))
+                accepted.append((sent, self.read(sent, reply)))
             except Rejection as rejection:
                 rejected.append({"partition": sent.partition, "reason": str(rejection)})
                 LOG.warning("round %d: client %d dropped: %s", number, sent.partition, rejection)
@@ -154,15 +163,24 @@ class RoundStrategy(Strategy):
         if len(accepted) < self.config.min_replies:
             accepted = []
         contents = [reply.content for reply in by_request.values() if reply.has_content()]
-        row["upload-bytes"] = sum(wire.record_bytes(content) for content in contents)
-        row["rejected"] = rejected
+        row["upload-bytes"] += sum(wire.record_bytes(content) for content in contents)
+        row["rejected"] += rejected
         row["local-steps"] = sum(reply.steps for _, reply in accepted)
         examples = sum(reply.examples for _, reply in accepted)
         losses = sum(reply.loss * reply.examples for _, reply in accepted)
         row["train-loss"] = losses / examples if examples else None
         return accepted
 
-    def _read(self, sent: Sent, reply: Message | None) -> TrainReply:
+    def extras_of(self, sent: Sent) -> dict[str, int]:
+        """Return what else a client returns beside its vector, by name with its size."""
+        return self.reply_extras
+
+    def read(self, sent: Sent, reply: Message | None) -> TrainReply:
+        """Return a reply that passes every check.
+
+        Raises:
+            Rejection: It does not, or there is none.
+        """
         if reply is None:
             raise Rejection(f"no reply within {self.config.round_timeout:g} s")
         profile = self.federation.profiles[sent.partition]
@@ -171,7 +189,7 @@ class RoundStrategy(Strategy):
             server_round=self.round.number,
             size=sent.size,
             profile=profile,
-            extras=self.reply_extras,
+            extras=self.extras_of(sent),
         )
 
     def _finish_round(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:

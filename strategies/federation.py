@@ -39,12 +39,26 @@ class Federation:
 def gather(grid: Grid, config: Config) -> Federation:
     """Wait for the nodes and ask each for its profile.
 
-    The number to wait for is what the nodes were told (``num-partitions``), which under
-    ``flwr run`` need not be the configuration's ``num-clients``.
-
     Raises:
         FedhetError: Too few nodes in ``node-timeout`` seconds, two nodes with one partition,
             another copy of the code, or a node that cannot take part.
+    """
+    ordered, expected = who_is_here(grid, config)
+    if len(ordered) < expected:
+        remedy = f"{len(ordered)} of {expected} nodes came in that many seconds; start more"
+        raise FedhetError("node-timeout", config.node_timeout, remedy)
+    return Federation(profiles=ordered, caps=capacities(config.with_nodes(len(ordered)), ordered))
+
+
+def who_is_here(grid: Grid, config: Config) -> tuple[tuple[Profile, ...], int]:
+    """Return the profiles of the nodes that come in ``node-timeout`` seconds, by partition.
+
+    Behind them stands how many were waited for: what the nodes were told (``num-partitions``),
+    which under ``flwr run`` need not be ``num-clients``.
+
+    Raises:
+        FedhetError: Two nodes with one partition, another copy of the code, or a node that cannot
+            take part.
     """
     profiles: dict[int, Profile] = {}
     deadline = time.monotonic() + config.node_timeout
@@ -55,13 +69,9 @@ def gather(grid: Grid, config: Config) -> Federation:
             profiles[profile.node_id] = profile
         ordered = _ordered(list(profiles.values()))
         expected = max((p.num_partitions for p in profiles.values()), default=config.num_clients)
-        if len(profiles) >= expected:
-            break
-        if time.monotonic() > deadline:
-            remedy = f"{len(profiles)} of {expected} nodes came in that many seconds; start more"
-            raise FedhetError("node-timeout", config.node_timeout, remedy)
+        if len(profiles) >= expected or time.monotonic() > deadline:
+            return ordered, expected
         time.sleep(POLL_SECONDS)
-    return Federation(profiles=ordered, caps=capacities(config.with_nodes(len(ordered)), ordered))
 
 
 def _ask(grid: Grid, nodes: Iterable[int], timeout: float) -> list[Profile]:

@@ -26,7 +26,10 @@ def measure(
     Returns:
         Loss (nats) and accuracy at full width; by width, the accuracy of the slice; by tier of
         capacity, the mean accuracy of its clients, each on its own label mix with the slice it can
-        run; and the lowest of those over all clients.
+        run; and the lowest of those over all clients. Where each test example is some client's,
+        also system and average accuracy: all clients have the one model, so that their vote is its
+        prediction, and the average is that of the clients' accuracies on their own test examples,
+        weighted by their training examples.
     """
     tiers = sorted({*caps.tolist(), *task.config.tiers, 1.0})
     rows = task.test_rows(examples)
@@ -36,7 +39,7 @@ def measure(
     for width in np.unique(caps):
         chosen = caps == width
         on_own_mix[chosen] = by_width[float(width)].on_mix(task.histograms[chosen])
-    return {
+    row = {
         "loss": full.loss,
         "accuracy": full.accuracy,
         "slice-accuracy": {f"{width:g}": by_width[width].accuracy for width in tiers},
@@ -45,13 +48,24 @@ def measure(
         },
         "worst-client-accuracy": float(on_own_mix.min()),
     }
+    if task.dataset.test_groups is not None:
+        by_client = full.group_correct / np.maximum(full.group_count, 1)
+        present = np.flatnonzero(full.group_count)
+        shares = task.partition.sizes[present]
+        row["system-accuracy"] = full.accuracy
+        row["average-accuracy"] = float(np.average(by_client[present], weights=shares))
+        row["client-accuracy"] = {str(i): float(by_client[i]) for i in present}
+        row["worst-client-accuracy"] = float(by_client[present].min())
+    return row
 
 
 def _evaluate_slice(
     task: Task, vector: NDArray[np.float32], width: float, rows: Tensor | None
 ) -> Evaluation:
     model = as_it_predicts(task, vector, width)
-    return evaluate(model, task.test_examples, task.dataset.num_classes, rows)
+    return evaluate(
+        model, task.test_examples, task.dataset.num_classes, rows, groups=task.test_groups
+    )
 
 
 def stale(task: Task, vector: NDArray[np.float32], width: float) -> dict[str, float]:

@@ -5,6 +5,7 @@ Everything but the widths, which an `Allocation` decides. With all widths at 1 t
 """
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from fedhet_app import wire
 from fedhet_app.checkpoint import Checkpoint
 from fedhet_app.results import RunWriter
 from fedhet_app.submodel.aggregation import Aggregate, Update, aggregate
+from fedhet_app.submodel.layout import unflatten
 from fedhet_app.task import Task
 from fedhet_app.wire import TrainReply
 from strategies.allocation import Allocation, Columns, Outcome
@@ -75,6 +77,17 @@ class SubmodelStrategy(RoundStrategy):
             row["stale"] = stale(self.task, self.vector, float(reach.max()))
         return row
 
+    def write_model(self) -> None:
+        """Write the global model, and what each tier's slice costs."""
+        # Imported here: counting loads much of torch that training does without.
+        from fedhet_app.submodel.cost import cost_table
+
+        task = self.task
+        widths = sorted({*task.config.tiers, 1.0})
+        self.writer.write_cost(asdict(cost) for cost in cost_table(task.builder, task.spec, widths))
+        tensors = unflatten(task.slicer.layout(1.0), self.vector)
+        self.writer.write_model(tensors, {"width": "1.0"})
+
     def configure_train(
         self,
         server_round: int,
@@ -89,7 +102,7 @@ class SubmodelStrategy(RoundStrategy):
         self.round = Round(number=number, began=self.round.mark)
         cohort, widths = self.cohort(number), self.allocation.widths(number)
         sent = self.round.sent = self._slices(number, cohort, widths)
-        self.round.row = {
+        self.round.row |= {
             "round": number,
             "lr": self.config.lr_at(number),
             "mean-width": float(widths[cohort].mean()),

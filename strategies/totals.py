@@ -5,6 +5,9 @@ from typing import Any
 
 from fedhet_app.config import Config
 
+OPTIONAL = ("stale", "system-accuracy", "average-accuracy", "routing-accuracy", "vote-accuracy")
+"""What only some methods, or some runs, have in their summary."""
+
 
 @dataclass
 class Totals:
@@ -30,6 +33,10 @@ class Totals:
     seconds_evaluation: float = 0.0
     wall_seconds: float = 0.0
     stale: dict[str, float] | None = None
+    system_accuracy: float | None = None
+    average_accuracy: float | None = None
+    routing_accuracy: float | None = None
+    vote_accuracy: float | None = None
 
     def add(self, row: dict[str, Any]) -> None:
         """Take in one row of ``rounds.jsonl``."""
@@ -50,6 +57,10 @@ class Totals:
             self.final_accuracy, self.final_loss = row["accuracy"], row["loss"]
             self.worst_client_accuracy = row["worst-client-accuracy"]
             self.stale = row.get("stale")
+            self.system_accuracy = row.get("system-accuracy")
+            self.average_accuracy = row.get("average-accuracy")
+            self.routing_accuracy = row.get("routing-accuracy")
+            self.vote_accuracy = row.get("vote-accuracy")
             if row["accuracy"] > self.best_accuracy:
                 self.best_accuracy, self.best_round = row["accuracy"], row["round"]
 
@@ -58,8 +69,9 @@ class Totals:
         sums = {key.replace("_", "-"): value for key, value in asdict(self).items()}
         mean_width = sums.pop("width-sum") / max(self.rounds, 1)
         del sums["empty-streak"]
-        if self.stale is None:
-            del sums["stale"]
+        for name in OPTIONAL:
+            if sums[name] is None:
+                del sums[name]
         return {
             "strategy": config.strategy,
             "dataset": config.dataset,

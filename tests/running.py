@@ -1,10 +1,13 @@
 """Small runs of the whole system, and a grid that can spoil what travels."""
 
+import re
+
 import pytest
 from flwr.app import Context, RecordDict
 
 from fedhet_app import engine
 from fedhet_app.config import parse
+from fedhet_app.config_checks import belongs
 from fedhet_app.results import MODEL, RunReader, round_observer
 from fedhet_app.server_app import app as server_app
 
@@ -21,7 +24,6 @@ TINY = {
     "device": "cpu",
 }
 FULL_CAPACITY = {"capacity-tiers": "1.0", "capacity-probs": "1.0"}
-TIMES = ("seconds", "seconds-training", "seconds-aggregation", "seconds-evaluation", "wall-seconds")
 
 
 def tiny(directory, **options):
@@ -31,8 +33,8 @@ def tiny(directory, **options):
     """
     keys = {key.replace("__", ".").replace("_", "-"): value for key, value in options.items()}
     values = {**TINY, **keys, "results-dir": str(directory)}
-    own = {key for key in values if key.partition(".")[0] == values["strategy"]}
-    return parse({key: value for key, value in values.items() if "." not in key or key in own})
+    strategy = values["strategy"]
+    return parse({key: value for key, value in values.items() if belongs(key, strategy)})
 
 
 def run(directory, nodes=None, **options):
@@ -58,7 +60,7 @@ def interrupted(directory, at, **options):
 
 
 class SpoiltGrid(engine.InlineGrid):
-    """Hands every train message and the reply to it to ``spoil``, which returns what arrives.
+    """Hands every message but the first query to ``spoil``, which returns what arrives.
 
     ``spoil(partition, message, answer)`` may return a reply, or ``None`` for none; ``answer()``
     is what the real client replies. ``backwards``: the last message is the first to be answered.
@@ -74,7 +76,7 @@ class SpoiltGrid(engine.InlineGrid):
     def send_and_receive(self, messages, *, timeout=None):
         replies = []
         for message in list(messages)[:: self.step]:
-            if message.metadata.message_type != "train":
+            if message.metadata.message_type == "query.profile":
                 replies += super().send_and_receive([message], timeout=timeout)
                 continue
 
@@ -100,7 +102,7 @@ def model_bytes(reader):
 
 
 def timeless(row):
-    return {key: value for key, value in row.items() if key not in TIMES}
+    return {key: value for key, value in row.items() if not re.search(r"\bseconds\b", key)}
 
 
 def outcome(reader):

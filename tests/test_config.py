@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedhet_app.config import DEFAULTS, STRATEGY_NAMES, parse
+from fedhet_app.config_checks import ROUTING_METHODS
 from fedhet_app.config_files import load_toml, parse_pairs
 from fedhet_app.errors import FedhetError
 from fedhet_app.method_options import CadenceOptions
@@ -15,7 +16,10 @@ from fedhet_app.method_options import CadenceOptions
 PYPROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
 
 
-PLAIN = {"scaffold": {"momentum": 0.0, "weight-decay": 0.0}}
+PLAIN = {
+    "scaffold": {"momentum": 0.0, "weight-decay": 0.0},
+    **{name: {"partition": "dual"} for name in ROUTING_METHODS},
+}
 SCAFFOLD = {"strategy": "scaffold", **PLAIN["scaffold"]}
 """What a strategy refuses to do without."""
 
@@ -336,6 +340,13 @@ VALID = {
     "lr-decay": st.floats(0, 1, exclude_min=True),
 }
 VALID_FOR = {
+    "feddrm": {"routing.steps": st.integers(1, 99), "routing.prior": st.booleans()},
+    "fedspm": {
+        "fedspm.components": st.integers(2, 9),
+        "fedspm.bridge-every": st.integers(0, 9),
+        "routing.momentum": st.floats(0, 1, exclude_max=True),
+        "dual.amplitude": st.floats(0, 1),
+    },
     "fedprox": {"fedprox.mu": st.floats(0, 10)},
     "fedrolex": {"fedrolex.advance": st.integers(0, 100)},
     "fjord": {"fjord.draw": st.sampled_from(["round", "batch"])},
@@ -353,6 +364,7 @@ VALID_FOR = {
         "has-fl.adapt-every": st.sampled_from([1, 2, 4, 5, 10, 20]),
     },
 }
+OF_OTHER_PARTITIONS = ("alpha", "balance-mask", "max-train-examples")
 NO_DIGITS = st.text(min_size=1).filter(lambda name: name.strip() and name != "digits")
 
 
@@ -362,6 +374,8 @@ def run_configs(draw):
     fixed = {key: st.just(value) for key, value in PLAIN.get(strategy, {}).items()}
     named = {"strategy": st.just(strategy), "dataset": NO_DIGITS, **fixed}
     free = VALID | VALID_FOR.get(strategy, {})
+    if "partition" in fixed:
+        free = {key: free[key] for key in free if key not in OF_OTHER_PARTITIONS}
     optional = {key: values for key, values in free.items() if key not in named}
     return draw(st.fixed_dictionaries(named, optional=optional))
 

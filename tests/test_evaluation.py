@@ -3,7 +3,13 @@ import pytest
 
 from fedhet_app.evaluation import Evaluation
 
-MEASURED = Evaluation(loss=0.5, correct=np.array([3, 1, 0]), count=np.array([4, 2, 0]))
+MEASURED = Evaluation(
+    loss=0.5,
+    correct=np.array([3, 1, 0]),
+    count=np.array([4, 2, 0]),
+    group_correct=np.array([4]),
+    group_count=np.array([6]),
+)
 
 
 def test_a_label_mix_weighs_the_classes_by_pencil():

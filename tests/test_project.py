@@ -19,18 +19,21 @@ LEVELS = [
     {"config", "config_checks", "config_files", "method_options", "options"}
     | {"strict_yaml", "suite_files", "suites"},
     {"wire", "training", "augmentation", "evaluation", "results", "checkpoint", "task", "versions"}
-    | {"client_state", "inference", "state_shelves", "suite_results"},
+    | {"client_state", "inference", "mixture_model", "state_shelves", "suite_results"},
     {"strategies", "client_apps"},
-    {"server_app", "client_app", "analysis", "display", "finished", "sweep_display"},
+    {"queries"},
+    {"server_app", "client_app", "analysis", "finished"},
+    {"display", "sweep_display"},
     {"engine"},
     {"cli"},
 ]
 LEVEL = {unit: level for level, units in enumerate(LEVELS) for unit in units}
 SIDE_BY_SIDE = {0, 2, 3}  # units of these levels may import each other, without a cycle
 EXTRA_ARROWS = {("submodel", "models")}
-READ_BY_ANALYSIS = {"config", "checkpoint", "results", "suite_files"}
+READ_BY_ANALYSIS = {"config", "config_checks", "checkpoint", "results", "suite_files"}
 FLOWER_UNITS = {"wire", "strategies", "client_apps", "server_app", "client_app", "engine"} | {
     "client_state",
+    "queries",
     "state_shelves",
 }
 PUBLIC_FLOWER = {

@@ -8,6 +8,7 @@ from sklearn.datasets import load_digits
 from torch.nn.functional import cross_entropy
 
 from fedhet_app.config import STRATEGY_NAMES
+from fedhet_app.config_checks import ROUTING_METHODS
 from fedhet_app.models import initial_module
 from fedhet_app.submodel.aggregation import Update, aggregate
 from fedhet_app.submodel.divergence import divergence, leave_one_out
@@ -37,6 +38,8 @@ EQUAL_SLICES = {  # at p-min = 0.4 and gamma = 0 all clients that can train 0.4 
     "has_fl__gamma": 0.0,
     "has_fl__coverage": False,
 }
+
+DUAL = {"partition": "dual", "num_clients": 3, "fraction_train": 1.0, "max_train_examples": 0}
 
 REDUCTIONS = (
     {
@@ -86,6 +89,10 @@ REDUCTIONS = (
             {"strategy": "fjord", "capacity_tiers": "0.5", "capacity_probs": "1"},
             {"strategy": "heterofl", "capacity_tiers": "0.5", "capacity_probs": "1"},
         ),
+        "FedSPM with one component is FedDRM": (
+            {**DUAL, "strategy": "fedspm", "fedspm__components": 1},
+            {**DUAL, "strategy": "feddrm"},
+        ),
         "HAS-FL on the common core of equal slices is the paper's": (
             {**EQUAL_SLICES, "has_fl__estimator": "common-core"},
             {**EQUAL_SLICES, "has_fl__estimator": "paper"},
@@ -103,7 +110,9 @@ REDUCTIONS = (
             {"strategy": name, **FULL_CAPACITY, **ADAPTIVE, "uniform__width": 1.0},
             {"strategy": "fedavg", **FULL_CAPACITY},
         )
-        for name in sorted(set(STRATEGY_NAMES) - {"fedavg", "fedprox", "scaffold"})
+        for name in sorted(
+            set(STRATEGY_NAMES) - {"fedavg", "fedprox", "scaffold", *ROUTING_METHODS}
+        )
     }
 )
 

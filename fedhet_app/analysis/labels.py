@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedhet_app.checkpoint import FREE_TO_CHANGE
-from fedhet_app.config import DEFAULTS
+from fedhet_app.config import DEFAULTS, STRATEGY_NAMES
+from fedhet_app.config_checks import belongs
 
 Options = Mapping[str, Any]
 
@@ -36,8 +37,16 @@ def settings(config: Options) -> dict[str, Any]:
     return {
         key: value
         for key, value in whole.items()
-        if key not in {*NOT_THE_METHOD, MATCH}
-        and ("." not in key or key.startswith(f"{strategy}."))
+        if key not in {*NOT_THE_METHOD, MATCH} and belongs(key, strategy)
+    }
+
+
+def task_settings(config: Options) -> dict[str, Any]:
+    """Return those of the settings that are no method's own, its name left out."""
+    return {
+        key: value
+        for key, value in settings(config).items()
+        if key.partition(".")[0] not in {*STRATEGY_NAMES, "strategy"}
     }
 
 
@@ -46,7 +55,7 @@ def label_of(config: Options) -> str:
     changed = {
         key: value
         for key, value in settings(config).items()
-        if "." in key and value != DEFAULTS.get(key)
+        if "." in key and not key.startswith("dual.") and value != DEFAULTS.get(key)
     }
     label = _with_options(str(config["strategy"]), changed)
     return _SHORT.get(label, label)

@@ -33,11 +33,15 @@ class LeftOut:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """The runs of one sweep, or of no sweep, on one data set, seeds ascending in each label."""
+    """The runs of one sweep, or of no sweep, on one data set, seeds ascending in each label.
+
+    Under dual heterogeneity it is another data set: ``dual`` says so.
+    """
 
     dataset: str
     suite: str
     runs: tuple[Run, ...]
+    dual: bool = False
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -100,14 +104,15 @@ def load_study(directories: Sequence[Path]) -> Study:
     places = _places(directories)
     found = [(place, read_run(place.directory, place.label, place.seed)) for place in places]
     left_out = [_left_out(place, run) for place, run in found if isinstance(run, str)]
-    groups: dict[tuple[str, str], list[Run]] = {}
+    groups: dict[tuple[str, str, bool], list[Run]] = {}
     for place, run in found:
         if isinstance(run, Run):
-            groups.setdefault((str(run.config["dataset"]), place.suite), []).append(run)
+            dual = run.config.get("partition") == "dual"
+            groups.setdefault((str(run.config["dataset"]), place.suite, dual), []).append(run)
     sections = []
-    for (dataset, suite), runs in sorted(groups.items()):
+    for (dataset, suite, dual), runs in sorted(groups.items()):
         kept, twins = _told_apart(runs)
-        sections.append(Section(dataset=dataset, suite=suite, runs=kept))
+        sections.append(Section(dataset=dataset, suite=suite, runs=kept, dual=dual))
         left_out += twins
     if not sections:
         reasons = "; ".join(f"{each.directory}: {each.reason}" for each in left_out[:3])

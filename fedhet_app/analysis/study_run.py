@@ -13,7 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhet_app.errors import FedhetError
-from fedhet_app.results import CLIENTS, CONFIG, COST, PARTITION, ROUNDS, SUMMARY, RunReader
+from fedhet_app.results import (
+    CLIENTS,
+    CONFIG,
+    COST,
+    PARTITION,
+    ROUNDS,
+    SHIFT,
+    SUMMARY,
+    RunReader,
+    load_tensors,
+)
 
 _NUMBERS = ("best-accuracy", "final-accuracy", "mean-width", "upload-bytes", "download-bytes")
 
@@ -50,6 +60,10 @@ class Run:
         """Test accuracy of the last round, in percent."""
         return 100 * float(self.summary["final-accuracy"])
 
+    def percent(self, key: str) -> float:
+        """Return an accuracy of the summary, in percent; NaN where the method has none."""
+        return 100 * float(self.summary.get(key, math.nan))
+
     @property
     def width(self) -> float:
         """Mean width over rounds and the clients that trained in them."""
@@ -79,6 +93,16 @@ class Run:
             FedhetError: It cannot be read.
         """
         return read_object(self.directory / PARTITION)
+
+    @cached_property
+    def shift_example(self) -> NDArray[np.uint8] | None:
+        """One image under every client's and component's shift, (m, 2, H, W, 3), if it was kept.
+
+        Raises:
+            FedhetError: It cannot be read.
+        """
+        path = self.directory / SHIFT
+        return load_tensors(path)[0].get("example") if path.exists() else None
 
     @cached_property
     def cost(self) -> Sequence[Row]:

@@ -1,6 +1,6 @@
 """How figures look: one colour, dash and marker for a method wherever it appears."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from matplotlib import rc_context
@@ -23,8 +23,18 @@ _STYLES: Mapping[str, tuple[str, str, str]] = {
     "fedprox": ("#999999", "--", "s"),
     "scaffold": ("#7B3F99", "--", "^"),
     "scaffold-momentum": ("#7B3F99", ":", "v"),
+    "feddrm": ("#0072B2", "--", "s"),
+    "fedspm": ("#D55E00", "-", "o"),
 }
 _OTHER = ("#666666", ":", ".")
+
+_COLOURS = ("#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#7B3F99", "#8C6D31")
+_DASHES = (("-", "^"), ("-.", "D"), (":", "v"))
+_SPARE = [
+    (colour, *_DASHES[(number + shift) % len(_DASHES)])
+    for shift in range(len(_DASHES))
+    for number, colour in enumerate(_COLOURS)
+]
 
 TIERS = ("#440154", "#31688E", "#35B779", "#B8A800")
 """Colours of capacity tiers, dark to light as they widen."""
@@ -61,14 +71,31 @@ def marker_of(label: str) -> str:
     return _STYLES.get(label, _OTHER)[2]
 
 
+def looks(labels: Iterable[str]) -> dict[str, tuple[str, str, str]]:
+    """Return colour, dash and marker of each label: its method's, or the next that are free."""
+    spare = iter(_SPARE)
+    return {label: _STYLES.get(label) or next(spare, _OTHER) for label in labels}
+
+
 def new_figure(
     panels: int = 1, width: float = 7.5, height: float = 3.6, *, share_y: bool = True
 ) -> tuple[Figure, list[Axes]]:
     """Return an empty figure with panels side by side; sizes in inches."""
+    return new_grid(panels, panels, width, height, share_y=share_y)
+
+
+def new_grid(
+    panels: int, columns: int, width: float, height: float, *, share_y: bool = True
+) -> tuple[Figure, list[Axes]]:
+    """Return an empty figure with panels in rows of so many columns; sizes in inches."""
+    rows = -(-panels // columns)
     with rc_context(_RC):
         figure = Figure(figsize=(width, height), layout="constrained")
-        axes = figure.subplots(1, panels, squeeze=False, sharey=share_y)[0]
-    return figure, list(axes)
+        grid = figure.subplots(rows, columns, squeeze=False, sharey=share_y)
+    axes = list(grid.flat)
+    for each in axes[panels:]:
+        each.remove()
+    return figure, axes[:panels]
 
 
 def finish(figure: Figure) -> Figure:

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedhet_app.analysis import paper_a
 from fedhet_app.analysis.correlation import paired_difference
-from fedhet_app.analysis.labels import settings
+from fedhet_app.analysis.labels import task_settings
 from fedhet_app.analysis.study import Section, Study
 from fedhet_app.analysis.study_run import Run
 from fedhet_app.analysis.tables.cells import Cell, Column, Estimate, Spread, Table
@@ -122,9 +122,8 @@ def settings_table(section: Section) -> Table | None:
     """Return the options of no method in which labels differ; ``None`` where they are all alike."""
     values: dict[str, dict[str, list[str]]] = {}
     for label in section.labels:
-        for key, value in settings(section.of(label)[0].config).items():
-            if "." not in key and key != "strategy":
-                values.setdefault(key, {}).setdefault(str(value), []).append(label)
+        for key, value in task_settings(section.of(label)[0].config).items():
+            values.setdefault(key, {}).setdefault(str(value), []).append(label)
     rows = [
         (key, value or "(none)", ", ".join(labels))
         for key, own in values.items()

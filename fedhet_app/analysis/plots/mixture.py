@@ -1,0 +1,157 @@
+"""Figures of mixtures: Paper B's 3 (impact of C), what components become, and who is routed to."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from fedhet_app.analysis.labels import settings, task_settings
+from fedhet_app.analysis.plots.curves import over_seeds
+from fedhet_app.analysis.plots.style import finish, looks, new_figure, new_grid
+from fedhet_app.analysis.study import Section
+from fedhet_app.analysis.study_run import Run
+from fedhet_app.analysis.tables.cells import Spread
+from fedhet_app.analysis.tables.mixture import AVERAGE, BY_W, BY_X, SYSTEM
+
+_DIAGNOSTICS = {
+    "purity": "purity of w (%)",
+    "agreement": "w and P(c|x) agree (%)",
+    BY_W: "train accuracy, head by w (%)",
+    BY_X: "train accuracy, head by P(c|x) (%)",
+}
+_ENCODERS = {"shared": "1x", "per-component": "Cx"}
+_VARIED = ("strategy", "fedspm.components", "fedspm.encoders", "fedspm.bridge-every")
+_CONFUSION = "routing-confusion"
+_COLUMNS = 4
+_SHOWN = 0.5
+
+Setting = frozenset[tuple[str, Any]]
+
+
+def impact_of_components(section: Section) -> Figure | None:
+    """Draw system and average accuracy over the number of components (Figure 3)."""
+    lines = component_lines(section)
+    if not lines:
+        return None
+    labels = {label for own in lines.values() for label in own.values()}
+    runs = section.comparable([label for label in section.labels if label in labels])
+    styles = looks(lines)
+    figure, panels = new_figure(2, width=9.0, height=3.4)
+    for axes, (key, title) in zip(panels, ((SYSTEM, "system"), (AVERAGE, "average")), strict=True):
+        for name, own in lines.items():
+            spreads = [Spread.of([run.percent(key) for run in runs[own[c]]]) for c in sorted(own)]
+            known = [spread for spread in spreads if spread is not None]
+            colour, dash, marker = styles[name]
+            axes.errorbar(
+                sorted(own),
+                [spread.mean for spread in known],
+                yerr=np.nan_to_num([spread.std for spread in known]),
+                color=colour,
+                linestyle=dash,
+                marker=marker,
+                elinewidth=1,
+                capsize=3,
+                label=name,
+            )
+        axes.set(xlabel="components C", xticks=sorted({c for own in lines.values() for c in own}))
+        axes.set_title(f"{title} accuracy", fontsize="medium")
+    panels[0].set(ylabel="accuracy (%)")
+    return finish(figure)
+
+
+def component_lines(section: Section) -> dict[str, dict[int, str]]:
+    """Return labels by C, under a name for each choice of encoders and of other settings.
+
+    FedDRM of the same settings is one component, of either choice of encoders. A line has at least
+    two numbers of components.
+    """
+    found: dict[tuple[Setting, str], dict[int, str]] = {}
+    configs = {label: settings(section.of(label)[0].config) for label in section.labels}
+    for label, config in configs.items():
+        if config["strategy"] == "fedspm":
+            setting = _without(config, _VARIED)
+            components = config["fedspm.components"]
+            for encoders in _ENCODERS if components == 1 else (config["fedspm.encoders"],):
+                found.setdefault((setting, encoders), {})[components] = label
+    for label, config in configs.items():
+        if config["strategy"] == "feddrm":
+            shared = _without(task_settings(config), ())
+            for (setting, _), own in found.items():
+                if shared <= setting:
+                    own.setdefault(1, label)
+    lines = {key: own for key, own in found.items() if len(own) > 1}
+    common = frozenset.intersection(*(setting for setting, _ in lines)) if lines else frozenset()
+    return {
+        " ".join([_ENCODERS[encoders], *(f"{k}={v}" for k, v in sorted(setting - common))]): own
+        for (setting, encoders), own in lines.items()
+    }
+
+
+def _without(config: Mapping[str, Any], keys: Sequence[str]) -> Setting:
+    return frozenset((key, value) for key, value in config.items() if key not in keys)
+
+
+def diagnostics(section: Section) -> Figure | None:
+    """Draw what the E-steps found over rounds: a line for each label, the mean over its seeds."""
+    labels = [label for label in section.labels if section.of(label)[0].curve("agreement")]
+    if not labels:
+        return None
+    styles = looks(labels)
+    figure, panels = new_grid(4, 2, 10.0, 5.6, share_y=False)
+    for axes, (column, name) in zip(panels, _DIAGNOSTICS.items(), strict=True):
+        for label in labels:
+            rounds, values = over_seeds(section.of(label), column)
+            colour, dash, _ = styles[label]
+            mean = 100 * values.mean(axis=0)
+            axes.plot(rounds, mean, color=colour, linestyle=dash, label=_in_lines(label))
+        axes.set_title(name, fontsize="medium")
+    for axes in panels[2:]:
+        axes.set(xlabel="round")
+    return finish(figure)
+
+
+def confusion(section: Section) -> Figure | None:
+    """Draw which client the queries of each client are routed to, after the last round."""
+    counts = {}
+    for label in section.labels:
+        last = [row[_CONFUSION] for run in section.of(label) if (row := _last_routed(run))]
+        # Seeds of one label have as many clients.
+        if last:
+            counts[label] = np.sum(last, axis=0)
+    if not counts:
+        return None
+    columns = min(_COLUMNS, len(counts))
+    rows = -(-len(counts) // columns)
+    figure, panels = new_grid(len(counts), columns, 3.2 * columns, 3.3 * rows)
+    for axes, (label, table) in zip(panels, counts.items(), strict=True):
+        shares = 100 * table / np.maximum(table.sum(axis=1, keepdims=True), 1)
+        axes.imshow(shares, cmap="Blues", vmin=0, vmax=100)
+        for (row, column), share in np.ndenumerate(shares):
+            if share >= _SHOWN:
+                colour = "white" if share > 50 else "black"
+                axes.text(
+                    column,
+                    row,
+                    f"{share:.0f}",
+                    color=colour,
+                    ha="center",
+                    va="center",
+                    fontsize=6.5,
+                )
+        at = range(len(table))
+        axes.set(xticks=at, yticks=at, xlabel="routed to client")
+        axes.grid(visible=False)
+        axes.set_title(_in_lines(label), fontsize="small")
+    for axes in panels[::columns]:
+        axes.set(ylabel="query of client")
+    return figure
+
+
+def _in_lines(label: str) -> str:
+    """Return a label with each of its options on a line of its own."""
+    return label.replace(" ", "\n")
+
+
+def _last_routed(run: Run) -> Mapping[str, Any] | None:
+    return next((row for row in reversed(run.rounds) if row.get(_CONFUSION)), None)

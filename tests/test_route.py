@@ -1,0 +1,137 @@
+"""New images for a finished run, by `fedhet route` and by a ServerApp that asks live nodes."""
+
+import json
+
+import numpy as np
+import PIL.Image
+import pytest
+from flwr.app import Context, RecordDict
+from running import SpoiltGrid, run, tiny
+
+from fedhet_app import queries, wire
+from fedhet_app.errors import FedhetError
+from fedhet_app.server_app import app as server_app
+from fedhet_app.task import task_for
+
+OPTIONS = {
+    "strategy": "fedspm",
+    "partition": "dual",
+    "num_clients": 4,
+    "num_server_rounds": 3,
+    "fraction_train": 1.0,
+    "max_train_examples": 0,
+    "dual__examples": 500,
+    "embedding": 6,
+    "batch_size": 16,
+    "local_steps": 3,
+    "clip_norm": 0.0,
+    "routing__embedding": 8,
+    "routing__steps": 10,
+    "fedspm__components": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("runs") / "fedspm", **OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def images(finished, tmp_path_factory):
+    """A test image of each client as a file."""
+    folder = tmp_path_factory.mktemp("images")
+    dataset = task_for(tiny(finished.directory, **OPTIONS)).dataset
+    for client in range(4):
+        row = int(np.flatnonzero(dataset.test_groups == client)[0])
+        PIL.Image.fromarray(np.array(dataset.test.inputs[row])).save(folder / f"{client}.png")
+    return folder
+
+
+def ask(directory, files, spoil=lambda partition, message, answer: answer()):
+    config = tiny(directory, **OPTIONS, resume=True, queries=files)
+    grid = SpoiltGrid(config, spoil)
+    server_app(grid, Context(1, 1, {}, RecordDict(), config.flat()))
+    lines = (directory / queries.ANSWERS).read_text().splitlines()
+    (directory / queries.ANSWERS).unlink()
+    return [json.loads(line) for line in lines]
+
+
+def test_the_command_shows_client_components_and_prediction(finished, images, fedhet):
+    files = sorted(images.iterdir())
+    status, out, err = fedhet("route", finished.directory, *files)
+    assert (status, err) == (0, "")
+    assert out.count(".png") == 4
+    assert "P(component)" in out
+
+
+def test_an_image_is_answered_as_in_the_evaluation(finished, images):
+    """The probabilities of the files are those of the same examples of the test set."""
+    seen = {}
+
+    def listen(partition, message, answer):
+        reply = answer()
+        if message.metadata.message_type == wire.PREDICT:
+            seen[partition] = wire.unpack(reply.content["arrays"])
+        return reply
+
+    answers = ask(finished.directory, str(images), listen)
+    for each in answers:
+        table = seen[each["answered_by"]].reshape(-1, 10)
+        assert each["confidence"] in table.max(axis=1).tolist()
+        assert sum(each["components"]) == pytest.approx(1.0)
+        assert each["answered_by"] == each["client"]
+        assert 0.25 <= each["probability"] <= 1
+
+
+def test_a_query_whose_client_is_away_goes_to_the_next_best(finished, images):
+    first = ask(finished.directory, str(images))[0]
+
+    def away(partition, message, answer):
+        if partition == first["client"] and message.metadata.message_type == wire.PREDICT:
+            return None
+        return answer()
+
+    again = ask(finished.directory, str(images), away)[0]
+    assert again["client"] == first["client"]
+    assert again["answered_by"] not in (first["client"], -1)
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda path: path.write_text("no image"), "is no image that opens"),
+        (
+            lambda path: PIL.Image.new("RGB", (9, 8)).save(path, "png"),
+            "is 9x8, and the model takes 8x8",
+        ),
+        (lambda path: PIL.Image.new("I;16", (8, 8)).save(path, "png"), "has mode I;16; convert it"),
+        (lambda path: None, "is no image that opens"),
+    ],
+    ids=["text", "size", "depth", "missing"],
+)
+def test_an_image_that_does_not_fit_is_refused(make, match, finished, tmp_path, fedhet):
+    make(tmp_path / "query")
+    status, _, err = fedhet("route", finished.directory, tmp_path / "query")
+    assert status == 2
+    assert match in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_run_that_cannot_route_is_refused(tmp_path, images, fedhet):
+    run(tmp_path / "fedavg")
+    status, _, err = fedhet("route", tmp_path / "fedavg", images / "0.png")
+    assert status == 2
+    assert "fedavg: does not route queries to clients" in err.replace("'", "")
+
+
+@pytest.mark.parametrize("command", ["evaluate", "export"])
+def test_a_mixture_has_no_model_to_measure_or_write(command, finished, tmp_path, fedhet):
+    file = (tmp_path / "file",) if command == "export" else ()
+    status, _, err = fedhet(command, finished.directory, *file)
+    assert status == 2
+    assert "use fedhet route" in err
+
+
+def test_a_relative_path_is_refused_under_flower(finished):
+    with pytest.raises(FedhetError, match=r"queries.*must be absolute paths"):
+        ask(finished.directory, "images")
