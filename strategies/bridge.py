@@ -80,6 +80,10 @@ def measure_bridge(
             "residual-next": second.residual,
             "smallest-weight": min(first.smallest_weight, second.smallest_weight),
             "feasible": first.feasible and second.feasible,
+            "solvable": all(
+                solution.feasible or profile.feasible_by_lp(each)
+                for solution, each in ((first, s), (second, s_next))
+            ),
         }
     norms = _gradient_norms(task, model, before, pulls)
     for name, row in rows.items():

@@ -93,7 +93,7 @@ def purity(w: Tensor, truth: Tensor) -> float:
     """Return the share of examples whose group by argmax w has their component as its commonest.
 
     Several groups may have the same commonest component, as there may be more groups than true
-    components; it is never below ``majority_share``.
+    components; it is never below the share of the commonest component of all.
 
     Args:
         w: Responsibilities, shape ``(n, C)``.
@@ -104,12 +104,3 @@ def purity(w: Tensor, truth: Tensor) -> float:
     cells = w.argmax(dim=1) * kinds + truth
     counts = torch.bincount(cells, minlength=w.shape[1] * kinds).view(w.shape[1], kinds)
     return float(counts.amax(dim=1).sum()) / len(truth)
-
-
-def majority_share(truth: Tensor) -> float:
-    """Return the purity of groups that tell nothing: the share of the commonest component.
-
-    Args:
-        truth: True components, non-negative integers, shape ``(n,)``.
-    """
-    return float(torch.bincount(truth.to(torch.int64)).max()) / len(truth)

@@ -1,6 +1,6 @@
 """Which client answers a query, and what all say together (Paper B, Eq. 10, and Section 3).
 
-n is queries, m clients, C components, V voters, K classes. Ties go to the smallest index.
+n is queries, m clients, C components, V voters, K classes.
 """
 
 from typing import Literal
@@ -27,22 +27,6 @@ def client_log_weights(scores: Tensor, tau: Tensor, prior: bool) -> Tensor:
     table = log_tau(tau)
     weights = (scores + table).logsumexp(dim=2)
     return weights if prior else weights - table.logsumexp(dim=1)
-
-
-def client_probabilities(scores: Tensor, tau: Tensor, prior: bool) -> Tensor:
-    """Return the probability that each query is each client's, shape ``(n, m)``, rows sum to one.
-
-    Args:
-        scores: Log density ratios s_ic(x), shape ``(n, m, C)``.
-        tau: Summed responsibilities, shape ``(m, C)``.
-        prior: As for ``client_log_weights``.
-    """
-    return client_log_weights(scores, tau, prior).softmax(dim=1)
-
-
-def route(log_weights: Tensor) -> Tensor:
-    """Return i*, int64 ``(n,)``, from ``client_log_weights``, shape ``(n, m)`` (Eq. 10)."""
-    return log_weights.argmax(dim=1)
 
 
 def majority(probabilities: Tensor, tie: Literal["smallest", "prob"]) -> Tensor:

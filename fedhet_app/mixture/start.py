@@ -6,7 +6,7 @@ An extension to Paper B, which does not say how its components are told apart at
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+from threadpoolctl import threadpool_limits
 
 from fedhet_app.errors import FedhetError
 
