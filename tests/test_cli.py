@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from running import TINY, model_bytes, outcome, run, tiny
+from typer.main import get_command
 
-from fedhet_app import checkpoint
+from fedhet_app import checkpoint, cli
 from fedhet_app.models import builder_for
 from fedhet_app.results import RunReader, load_tensors
 from fedhet_app.task import Task
@@ -73,6 +74,17 @@ def test_a_mistake_is_one_line_and_status_2(mistake, fedhet, tmp_path, monkeypat
     assert line.startswith(f"error: {message}")
     assert "Traceback" not in out + err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", sorted(get_command(cli.app).commands))
+def test_the_help_of_a_command_tells_what_its_arguments_are(name, fedhet):
+    status, out, _ = fedhet(name, "--help")
+    assert status == 0
+    usage, told = out.partition("Arguments")[0].strip().split("\n", 1)
+    arguments = re.findall(r"[A-Z]+", usage.partition("[OPTIONS]")[2])
+    assert arguments
+    for argument in arguments:
+        assert re.search(rf"\b{argument}\b", told)
 
 
 def test_resume_takes_its_config_from_the_run(fedhet, finished, tmp_path):
@@ -226,8 +238,8 @@ def test_an_unfinished_run_cannot_be_evaluated(fedhet, finished, tmp_path):
 LONG = {"num_server_rounds": 100, "local_steps": 3}
 
 
-def interrupt(directory, engine, rows):
-    """Start a long run, press Ctrl-C after some rounds; return process, output and children."""
+def interrupt(directory, engine, rows, number=signal.SIGINT):
+    """Start a long run, signal it after some rounds; return process, output and children."""
     pairs = f"{SMALL} num-server-rounds=100 local-steps=3 checkpoint-every=0"
     arguments = ["run", "--engine", engine, "--results", str(directory), "--set", pairs]
     process = subprocess.Popen(
@@ -245,7 +257,10 @@ def interrupt(directory, engine, rows):
         assert time.monotonic() < give_up
         time.sleep(0.01)
     children = descendants(process.pid)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)  # as a terminal does
+    else:
+        process.send_signal(number)
     output, _ = process.communicate(timeout=100)
     return process, output, children
 
@@ -299,9 +314,10 @@ def test_ctrl_c_keeps_the_checkpoint(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_ctrl_c_leaves_no_process_of_ray_behind(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_no_process_of_ray_behind(number, tmp_path):
     directory = tmp_path / "run"
-    process, output, children = interrupt(directory, "ray", rows=3)
+    process, output, children = interrupt(directory, "ray", rows=3, number=number)
     assert len(children) > 2
     give_up = time.monotonic() + 20
     while still_there(children) and time.monotonic() < give_up:

@@ -1,13 +1,26 @@
 """The processes that Ray starts below this one, and how they end for certain."""
 
 import os
-from collections.abc import Iterable, Iterator
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import psutil
 
 GRACE_SECONDS = 0.5
+
+
+Handler = Callable[[int, FrameType | None], Any] | int | None
+
+
+def handle_sigterm(handler: Handler) -> None:
+    """Put a program's handler of a TERM signal back in place of the one that Ray sets."""
+    if handler is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
 
 
 def descendants() -> list[psutil.Process]:

@@ -1,6 +1,7 @@
 """A Flower grid whose nodes run on Flower's own Ray backend."""
 
 import logging
+import signal
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 
@@ -9,7 +10,7 @@ from flwr.clientapp import ClientApp
 from flwr.server.superlink.fleet.vce.backend.backend import Backend
 
 from fedhet_app.engine.inline import InlineGrid, NodeConfig, load_client_app, numbered
-from fedhet_app.engine.processes import GRACE_SECONDS, descendants, end_late, kill
+from fedhet_app.engine.processes import GRACE_SECONDS, descendants, end_late, handle_sigterm, kill
 from fedhet_app.errors import FedhetError
 from fedhet_app.options import Scalar
 
@@ -34,7 +35,7 @@ class RayGrid(InlineGrid):
         load: Callable[[], ClientApp] = load_client_app,
     ) -> None:
         super().__init__(run_config, nodes, load)
-        self._before = set(descendants())
+        self._before, self._on_sigterm = set(descendants()), signal.getsignal(signal.SIGTERM)
         self._futures: list[Future[Message]] = []
         self._starter = ThreadPoolExecutor(1)
         self._backend = self._starter.submit(self._start, resources)
@@ -62,6 +63,7 @@ class RayGrid(InlineGrid):
             FedhetError: The machine has no room for even one client.
         """
         backend, workers = self._backend.result()
+        handle_sigterm(self._on_sigterm)
         futures = self._futures = [
             workers.submit(self.answer, numbered(message), backend.process_message)
             for message in messages

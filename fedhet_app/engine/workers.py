@@ -7,7 +7,6 @@ folder of the results must then be the same on all of its machines.
 import logging
 import os
 import signal
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from fedhet_app.config import Config
 from fedhet_app.engine import ENVIRONMENT
 from fedhet_app.engine.execute import execute
-from fedhet_app.engine.processes import descendants, end_late
+from fedhet_app.engine.processes import descendants, end_late, handle_sigterm
 from fedhet_app.errors import FedhetError, one_line
 from fedhet_app.suite_results import LOG_FILE
 from fedhet_app.suites import Key
@@ -68,8 +67,7 @@ class Workers:
             log_to_driver=False,
             **({} if address else own),
         )
-        if threading.current_thread() is threading.main_thread():  # where Ray sets its own
-            signal.signal(signal.SIGTERM, handler)
+        handle_sigterm(handler)
 
     def __enter__(self) -> "Workers":
         return self
