@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhet_app.augmentation import CropFlip
+from fedhet_app.augmentation import augmented
 from fedhet_app.errors import FedhetError
 from fedhet_app.mixture.density_ratio import drm_loss, log_tau
 from fedhet_app.mixture.em import (
@@ -49,7 +49,7 @@ from fedhet_app.mixture_model import (
 from fedhet_app.seeding import rng_for, torch_seeded
 from fedhet_app.submodel.flat import FlatModule
 from fedhet_app.task import Task
-from fedhet_app.training import Examples, Forward, Images, TrainResult, local_sgd
+from fedhet_app.training import Examples, Forward, TrainResult, local_sgd
 from fedhet_app.wire import Query, TrainReply, TrainRequest
 
 WEIGHTS, MODEL, CLUSTERS = "w", "model", "clusters"
@@ -166,9 +166,7 @@ def m_step(task: Task, partition: int, request: TrainRequest) -> TrainReply:
         raise FedhetError("tau", f"{request.vector.size} numbers", remedy)
     tau = request.vector.reshape(table)
     rows = torch.from_numpy(task.partition.client(partition)).to(task.device)
-    examples: Examples = task.train_examples
-    if config.augment == "crop-flip" and isinstance(examples, Images):
-        examples = CropFlip(images=examples, rng=rng_for(config.seed, "augment", partition, number))
+    examples = augmented(task.train_examples, config, partition, number)
     positions = torch.arange(len(rows), device=task.device)
     own = OwnExamples(examples=examples, rows=rows, labels=positions)
     labels = task.train_examples.labels[rows]

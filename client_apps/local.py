@@ -9,10 +9,10 @@ Deviations:
 
 import time
 
-from fedhet_app.augmentation import CropFlip
+from fedhet_app.augmentation import augmented
 from fedhet_app.seeding import rng_for, torch_seeded
 from fedhet_app.task import Task
-from fedhet_app.training import GradientHook, Images, Objective, cross_entropy_objective, local_sgd
+from fedhet_app.training import GradientHook, Objective, cross_entropy_objective, local_sgd
 from fedhet_app.wire import TrainReply, TrainRequest
 
 
@@ -38,10 +38,7 @@ def train(
     started = time.perf_counter()
     config, server_round = task.config, request.server_round
     rows = task.partition.client(partition)
-    examples = task.train_examples
-    if config.augment == "crop-flip" and isinstance(examples, Images):
-        rng = rng_for(config.seed, "augment", partition, server_round)
-        examples = CropFlip(images=examples, rng=rng)
+    examples = augmented(task.train_examples, config, partition, server_round)
     model = task.module(request.width)
     model.load(request.vector)
     with torch_seeded(config.seed, "dropout", partition, server_round):

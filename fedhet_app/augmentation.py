@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fedhet_app.training import Images
+from fedhet_app.config import Config
+from fedhet_app.seeding import rng_for
+from fedhet_app.training import Examples, Images
 
 PADDING = 4
 
@@ -39,6 +41,14 @@ class CropFlip:
         flips = self.rng.random(len(rows)) < 0.5
         changed = crop_flip(pixels, *(torch.from_numpy(drawn) for drawn in (top, left, flips)))
         return self.images.normalised(changed), self.images.labels[rows]
+
+
+def augmented(examples: Examples, config: Config, partition: int, server_round: int) -> Examples:
+    """Return a client's examples as the run's ``augment`` changes them in one round."""
+    if config.augment == "none" or not isinstance(examples, Images):
+        return examples
+    rng = rng_for(config.seed, "augment", partition, server_round)
+    return CropFlip(images=examples, rng=rng)
 
 
 def crop_flip(pixels: Tensor, top: Tensor, left: Tensor, flips: Tensor) -> Tensor:

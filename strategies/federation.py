@@ -45,7 +45,8 @@ def gather(grid: Grid, config: Config) -> Federation:
     """
     ordered, expected = who_is_here(grid, config)
     if len(ordered) < expected:
-        remedy = f"{len(ordered)} of {expected} nodes came in that many seconds; start more, or allow more"
+        came = f"{len(ordered)} of {expected} nodes came in that many seconds"
+        remedy = f"{came}; start more, or allow more"
         raise FedhetError("node-timeout", config.node_timeout, remedy)
     return Federation(profiles=ordered, caps=capacities(config.with_nodes(len(ordered)), ordered))
 

@@ -23,6 +23,23 @@ TINY = {
     "evaluate-every": 0,
     "device": "cpu",
 }
+MIXTURE = {
+    "strategy": "fedspm",
+    "partition": "dual",
+    "num_clients": 4,
+    "num_server_rounds": 3,
+    "fraction_train": 1.0,
+    "max_train_examples": 0,
+    "dual__examples": 500,
+    "embedding": 6,
+    "batch_size": 16,
+    "local_steps": 2,
+    "lr_schedule": "cosine",
+    "clip_norm": 0.0,
+    "routing__embedding": 8,
+    "routing__steps": 3,
+    "fedspm__components": 2,
+}
 FULL_CAPACITY = {"capacity-tiers": "1.0", "capacity-probs": "1.0"}
 
 

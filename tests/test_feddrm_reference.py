@@ -4,7 +4,7 @@ import copy
 
 import numpy as np
 import torch
-from running import run, tiny
+from running import MIXTURE, run, tiny
 from torch import nn
 
 from fedhet_app.models import builder_for
@@ -13,24 +13,13 @@ from fedhet_app.seeding import rng_for, torch_seeded
 from fedhet_app.task import task_for
 
 OPTIONS = {
-    "partition": "dual",
-    "num_clients": 4,
-    "num_server_rounds": 3,
-    "fraction_train": 1.0,
-    "max_train_examples": 0,
+    **MIXTURE,
+    "strategy": "feddrm",
     "dual__examples": 1000,
-    "model": "cnn",
-    "embedding": 6,
-    "batch_size": 16,
     "local_steps": 3,
     "lr": 0.05,
-    "lr_schedule": "cosine",
-    "momentum": 0.9,
     "weight_decay": 5e-4,
-    "clip_norm": 0.0,
-    "routing__embedding": 8,
     "routing__steps": 5,
-    "routing__momentum": 0.95,
 }
 
 
@@ -114,8 +103,8 @@ def ordered(rows, rng, steps):
 
 
 def test_feddrm_is_client_classification_with_shared_encoders(tmp_path):
-    reader = run(tmp_path / "run", strategy="feddrm", **OPTIONS)
-    expected = centralised(tiny(tmp_path / "other", strategy="feddrm", **OPTIONS))
+    reader = run(tmp_path / "run", **OPTIONS)
+    expected = centralised(tiny(tmp_path / "other", **OPTIONS))
     model = reader.model()
     assert set(model) == {*expected, "tau"}
     for name, tensor in expected.items():

@@ -6,29 +6,14 @@ import numpy as np
 import PIL.Image
 import pytest
 from flwr.app import Context, RecordDict
-from running import SpoiltGrid, run, tiny
+from running import MIXTURE, SpoiltGrid, run, tiny
 
 from fedhet_app import queries, wire
 from fedhet_app.errors import FedhetError
 from fedhet_app.server_app import app as server_app
 from fedhet_app.task import task_for
 
-OPTIONS = {
-    "strategy": "fedspm",
-    "partition": "dual",
-    "num_clients": 4,
-    "num_server_rounds": 3,
-    "fraction_train": 1.0,
-    "max_train_examples": 0,
-    "dual__examples": 500,
-    "embedding": 6,
-    "batch_size": 16,
-    "local_steps": 3,
-    "clip_norm": 0.0,
-    "routing__embedding": 8,
-    "routing__steps": 10,
-    "fedspm__components": 2,
-}
+OPTIONS = {**MIXTURE, "local_steps": 3, "routing__steps": 10}
 
 
 @pytest.fixture(scope="module")

@@ -5,29 +5,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from running import run, tiny
+from running import MIXTURE, run, tiny
 from scipy.special import logsumexp
 
 from fedhet_app.mixture_model import mixture_of
 from fedhet_app.task import task_for
 from strategies.bridge import ExpectationStep, measure_bridge
 
-OPTIONS = {
-    "strategy": "fedspm",
-    "partition": "dual",
-    "num_clients": 3,
-    "num_server_rounds": 2,
-    "fraction_train": 1.0,
-    "max_train_examples": 0,
-    "dual__examples": 300,
-    "batch_size": 16,
-    "local_steps": 1,
-    "clip_norm": 0.0,
-    "routing__embedding": 4,
-    "routing__steps": 3,
-    "fedspm__components": 2,
-    "fedspm__bridge_every": 1,
-}
+OPTIONS = {**MIXTURE, "num_clients": 3, "num_server_rounds": 2, "fedspm__bridge_every": 1}
 
 
 def surrogate_of(scores, tau, w, owners):

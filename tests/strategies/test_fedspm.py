@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message, RecordDict
-from running import interrupted, model_bytes, outcome, run, run_spoilt, tiny
+from running import MIXTURE, interrupted, model_bytes, outcome, run, run_spoilt, tiny
 
 from client_apps import fedspm as client
 from fedhet_app import engine, wire
@@ -14,23 +14,6 @@ from fedhet_app.errors import FedhetError
 from fedhet_app.results import RunReader
 from fedhet_app.task import task_for
 
-OPTIONS = {
-    "strategy": "fedspm",
-    "partition": "dual",
-    "num_clients": 4,
-    "num_server_rounds": 3,
-    "fraction_train": 1.0,
-    "max_train_examples": 0,
-    "dual__examples": 500,
-    "embedding": 6,
-    "batch_size": 16,
-    "local_steps": 2,
-    "lr_schedule": "cosine",
-    "clip_norm": 0.0,
-    "routing__embedding": 8,
-    "routing__steps": 3,
-    "fedspm__components": 2,
-}
 AWAY = 2
 
 
@@ -40,7 +23,7 @@ def sizes_of(reader):
 
 
 def test_a_run_reports_what_routing_is_measured_by(tmp_path):
-    reader = run(tmp_path / "run", **OPTIONS)
+    reader = run(tmp_path / "run", **MIXTURE)
     last, summary = reader.rounds[-1], reader.summary
     for name in ("system-accuracy", "average-accuracy", "routing-accuracy"):
         assert 0 < summary[name] == last[name] <= 1
@@ -69,7 +52,7 @@ def test_only_tau_travels_between_the_exchanges(tmp_path):
         sizes[1].add(len(wire.unpack(reply.content["arrays"])))
         return reply
 
-    run_spoilt(tmp_path / "run", listen, **OPTIONS)
+    run_spoilt(tmp_path / "run", listen, **MIXTURE)
     (down,), (up,) = sent["train.m_step"]
     assert down == 4 * 2
     assert sent["train.e_step"] == ({up}, {2})
@@ -79,28 +62,28 @@ def test_the_order_of_arrival_changes_nothing(tmp_path):
     def as_it_is(partition, message, answer):
         return answer()
 
-    one = run_spoilt(tmp_path / "one", as_it_is, **OPTIONS)
-    two = run_spoilt(tmp_path / "two", as_it_is, backwards=True, **OPTIONS)
+    one = run_spoilt(tmp_path / "one", as_it_is, **MIXTURE)
+    two = run_spoilt(tmp_path / "two", as_it_is, backwards=True, **MIXTURE)
     assert outcome(one) == outcome(two)
 
 
 @pytest.mark.parametrize("strategy", ["feddrm", "fedspm"])
 def test_a_resumed_run_ends_with_the_bits_of_an_unbroken_one(strategy, tmp_path):
-    options = {**OPTIONS, "strategy": strategy, "norm": "bn", "fraction_train": 0.5}
+    options = {**MIXTURE, "strategy": strategy, "norm": "bn", "fraction_train": 0.5}
     whole = run(tmp_path / "whole", **options)
     interrupted(tmp_path / "halves", 2, **options)
     assert outcome(run(tmp_path / "halves", resume=True, **options)) == outcome(whole)
 
 
 def test_ray_gives_the_bits_of_the_process(tmp_path):
-    inline = run(tmp_path / "inline", **OPTIONS)
-    engine.run(tiny(tmp_path / "ray", **OPTIONS), engine="ray")
+    inline = run(tmp_path / "inline", **MIXTURE)
+    engine.run(tiny(tmp_path / "ray", **MIXTURE), engine="ray")
     assert outcome(RunReader(tmp_path / "ray")) == outcome(inline)
 
 
 def test_identical_components_never_separate(tmp_path):
-    together = run(tmp_path / "identical", fedspm__init="identical", **OPTIONS)
-    apart = run(tmp_path / "random", **OPTIONS)
+    together = run(tmp_path / "identical", fedspm__init="identical", **MIXTURE)
+    apart = run(tmp_path / "random", **MIXTURE)
     for reader, separates in ((together, False), (apart, True)):
         sizes = sizes_of(reader)
         exact = [row["tau"] == [sizes[row["partition"]] / 2] * 2 for row in reader.clients]
@@ -109,13 +92,13 @@ def test_identical_components_never_separate(tmp_path):
 
 
 def test_heads_never_leave_the_clients(tmp_path):
-    reader = run(tmp_path / "run", **OPTIONS)
+    reader = run(tmp_path / "run", **MIXTURE)
     assert not any("heads" in name for name in reader.model())
     assert all((reader.directory / "clients" / str(i)).is_dir() for i in range(4))
 
 
 def test_a_client_that_is_not_sampled_keeps_its_last_tau(tmp_path):
-    reader = run(tmp_path / "run", **{**OPTIONS, "fraction_train": 0.5, "num_server_rounds": 2})
+    reader = run(tmp_path / "run", **{**MIXTURE, "fraction_train": 0.5, "num_server_rounds": 2})
     sizes, table = sizes_of(reader), reader.model()["tau"]
     last = {row["partition"]: row["tau"] for row in reader.clients}
     assert 2 <= len(last) < 4, "the seed must leave somebody out"
@@ -150,7 +133,7 @@ def spoilt_tau(change):
     ids=["NaN", "negative", "another sum", "another shape"],
 )
 def test_a_client_whose_tau_is_wrong_is_left_out_of_the_round(change, reason, tmp_path):
-    reader = run_spoilt(tmp_path / "run", spoilt_tau(change), **OPTIONS)
+    reader = run_spoilt(tmp_path / "run", spoilt_tau(change), **MIXTURE)
     for row in reader.rounds:
         assert row["replies"] == 3
         assert [each["partition"] for each in row["rejected"]] == [AWAY]
@@ -168,7 +151,7 @@ def test_a_client_lost_between_the_exchanges_costs_its_round_alone(tmp_path):
             return None
         return answer()
 
-    reader = run_spoilt(tmp_path / "run", lose, **OPTIONS)
+    reader = run_spoilt(tmp_path / "run", lose, **MIXTURE)
     assert [row["replies"] for row in reader.rounds] == [4, 3, 4]
     assert "no reply" in reader.rounds[1]["rejected"][0]["reason"]
     assert reader.summary["status"] == "completed"
@@ -190,7 +173,7 @@ def test_a_reply_that_was_not_used_leaves_the_heads_as_they_were(tmp_path):
         return spoil
 
     for runs in (True, False):
-        reader = run_spoilt(tmp_path / str(runs), drop(runs), **OPTIONS)
+        reader = run_spoilt(tmp_path / str(runs), drop(runs), **MIXTURE)
         heads.append(outcome(reader))
     assert heads[0] == heads[1]
 
@@ -201,7 +184,7 @@ def test_queries_of_a_client_that_is_away_go_to_the_next_best(tmp_path, caplog):
             return None
         return answer()
 
-    reader = run_spoilt(tmp_path / "run", away, **OPTIONS)
+    reader = run_spoilt(tmp_path / "run", away, **MIXTURE)
     last = reader.rounds[-1]
     assert str(AWAY) not in last["client-accuracy"]
     assert 0 < last["system-accuracy"] < 1
@@ -217,8 +200,8 @@ def test_the_vote_is_that_of_all_clients(tmp_path):
             said[partition] = wire.unpack(reply.content["arrays"]).reshape(-1, 10)
         return reply
 
-    reader = run_spoilt(tmp_path / "run", listen, **OPTIONS)
-    labels = task_for(tiny(tmp_path / "run", **OPTIONS)).dataset.test.labels
+    reader = run_spoilt(tmp_path / "run", listen, **MIXTURE)
+    labels = task_for(tiny(tmp_path / "run", **MIXTURE)).dataset.test.labels
     votes = np.stack([said[i].argmax(axis=1) for i in range(4)])
     assert votes.shape == (4, len(labels))
     most = [np.bincount(column, minlength=10).argmax() for column in votes.T]
@@ -229,14 +212,14 @@ def test_a_dead_component_is_survived(tmp_path):
     def kill(tau):
         return np.array([tau.sum(), 0.0])
 
-    reader = run_spoilt(tmp_path / "run", spoilt_tau(kill), **OPTIONS)
+    reader = run_spoilt(tmp_path / "run", spoilt_tau(kill), **MIXTURE)
     assert reader.summary["status"] == "completed"
     assert reader.model()["tau"][AWAY].tolist() == [sizes_of(reader)[AWAY], 0.0]
     assert all(np.isfinite(row["router-loss"]) for row in reader.rounds)
 
 
 def test_kmeans_starts_the_responsibilities_and_then_lets_go(tmp_path):
-    options = {**OPTIONS, "fedspm__init_w": "kmeans", "fedspm__init_rounds": 2}
+    options = {**MIXTURE, "fedspm__init_w": "kmeans", "fedspm__init_rounds": 2}
     reader = run(tmp_path / "run", **options)
     whole = [all(float(t).is_integer() for t in row["tau"]) for row in reader.clients]
     assert whole == [True] * 8 + [False] * 4
@@ -245,7 +228,7 @@ def test_kmeans_starts_the_responsibilities_and_then_lets_go(tmp_path):
 
 def test_more_components_than_examples_are_refused(tmp_path):
     with pytest.raises(FedhetError, match=r"fedspm.components.*has \d+ examples; use that many"):
-        run(tmp_path / "run", **{**OPTIONS, "fedspm__components": 400})
+        run(tmp_path / "run", **{**MIXTURE, "fedspm__components": 400})
     assert not (tmp_path / "run").exists()
 
 
@@ -282,7 +265,7 @@ def test_a_table_of_another_shape_is_refused_by_the_client(tmp_path):
             w = np.full((rows, 2), 0.5, dtype=np.float32)
             return {**model.private(), "model": model.initial, "w": w}
 
-    task = task_for(tiny(tmp_path / "run", **OPTIONS))
+    task = task_for(tiny(tmp_path / "run", **MIXTURE))
     table = np.ones(7, dtype=np.float32)
     request = wire.TrainRequest(server_round=1, width=1.0, vector=table, state=Draft())
     with pytest.raises(FedhetError, match=r"tau.*7 numbers.*4 x 2 sums"):
@@ -290,6 +273,6 @@ def test_a_table_of_another_shape_is_refused_by_the_client(tmp_path):
 
 
 def test_another_seed_gives_other_bits(tmp_path):
-    one = run(tmp_path / "one", **OPTIONS)
-    two = run(tmp_path / "two", **{**OPTIONS, "seed": 7})
+    one = run(tmp_path / "one", **MIXTURE)
+    two = run(tmp_path / "two", **{**MIXTURE, "seed": 7})
     assert model_bytes(one) != model_bytes(two)
