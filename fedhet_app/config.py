@@ -12,6 +12,7 @@ from typing import Literal, get_args
 
 from fedhet_app.config_checks import (
     ROUTING_METHODS,
+    VOTING_METHODS,
     check_alpha,
     check_capacities,
     check_cohort,
@@ -22,13 +23,19 @@ from fedhet_app.config_checks import (
 )
 from fedhet_app.errors import FedhetError
 from fedhet_app.method_options import (
+    DittoOptions,
     DualOptions,
+    FedAvgFtOptions,
+    FedBabuOptions,
+    FedEmOptions,
+    FedGmmOptions,
     FedProxOptions,
     FedRolexOptions,
     FedSpmOptions,
     FjordOptions,
     HasFlOptions,
     HeteroFlOptions,
+    IfcaOptions,
     RandomBudgetOptions,
     RoutingOptions,
     ScaffoldOptions,
@@ -58,6 +65,12 @@ StrategyName = Literal[
     "uniform",
     "random-budget",
     "has-fl",
+    "fedavg-ft",
+    "ditto",
+    "ifca",
+    "fedbabu",
+    "fedem",
+    "fedgmm",
     "feddrm",
     "fedspm",
 ]
@@ -133,6 +146,12 @@ class Config:
     random_budget: RandomBudgetOptions = field(default_factory=RandomBudgetOptions)
     has_fl: HasFlOptions = field(default_factory=HasFlOptions)
     dual: DualOptions = field(default_factory=DualOptions)
+    fedavg_ft: FedAvgFtOptions = field(default_factory=FedAvgFtOptions)
+    ditto: DittoOptions = field(default_factory=DittoOptions)
+    ifca: IfcaOptions = field(default_factory=IfcaOptions)
+    fedbabu: FedBabuOptions = field(default_factory=FedBabuOptions)
+    fedem: FedEmOptions = field(default_factory=FedEmOptions)
+    fedgmm: FedGmmOptions = field(default_factory=FedGmmOptions)
     routing: RoutingOptions = field(default_factory=RoutingOptions)
     fedspm: FedSpmOptions = field(default_factory=FedSpmOptions)
 
@@ -141,7 +160,7 @@ class Config:
         check_forms(self.dataset, self.model)
         if self.strategy == "scaffold":
             check_plain_sgd(self.momentum, self.weight_decay, self.scaffold)
-        if self.routes:
+        if self.strategy in (*ROUTING_METHODS, *VOTING_METHODS):
             check_mixture(self.strategy, self.partition, self.norm)
         check_cohort(self.cohort_size, self.fraction_train, self.num_clients, self.min_replies)
         check_capacities(self.capacity_tiers, self.capacity_probs)

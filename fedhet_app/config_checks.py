@@ -9,7 +9,9 @@ from fedhet_app.errors import FedhetError
 from fedhet_app.method_options import ScaffoldOptions
 from fedhet_app.options import Scalar, parse_list
 
-ROUTING_METHODS = ("feddrm", "fedspm")
+ROUTING_METHODS = ("feddrm", "fedspm", "fedgmm")
+VOTING_METHODS = ("fedavg-ft", "ditto", "ifca", "fedbabu", "fedem")
+"""Methods whose clients predict with models of their own and nobody chooses between those."""
 _MODELS = "cnn, resnet8, resnet18, lstm"
 _MODEL_FORM = re.compile(r"cnn|resnet8|resnet18|lstm|[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _SUM_TOLERANCE = 1e-6
@@ -59,7 +61,8 @@ def check_effects(values: Mapping[str, Scalar], defaults: Mapping[str, Scalar]) 
         "fedspm.components": ("fedspm.encoders",) if values["fedspm.components"] == 1 else (),
         "strategy": [
             *(key for key in values if not belongs(key, strategy)),
-            *(() if strategy in ROUTING_METHODS else ("queries", "vote-tie")),
+            *(("queries",) if strategy not in ROUTING_METHODS else ()),
+            *(("vote-tie",) if strategy not in (*ROUTING_METHODS, *VOTING_METHODS) else ()),
         ],
     }
     for cause, keys in idle.items():
@@ -99,7 +102,7 @@ def check_plain_sgd(momentum: float, weight_decay: float, options: ScaffoldOptio
 
 
 def check_mixture(strategy: str, partition: str, norm: str) -> None:
-    """Raise ``FedhetError`` for what a method that routes cannot train on."""
+    """Raise ``FedhetError`` for what a method of personal models cannot train on."""
     if partition != "dual":
         remedy = f"{strategy} must know whose each test example is; use partition = 'dual'"
         raise FedhetError("partition", partition, remedy)

@@ -208,3 +208,65 @@ class FedSpmOptions:
     init_w: Literal["random", "kmeans"] = "random"
     init_rounds: Count = 10
     bridge_every: CountOrZero = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvgFtOptions:
+    """Fine-tuning of the whole global model before it predicts.
+
+    ``epochs`` over a client's examples at the constant learning rate ``lr``: the run's own has come
+    down to nothing by then.
+    """
+
+    epochs: Count = 1
+    lr: Positive = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class DittoOptions:
+    """``lam`` is lambda, the weight of the proximal term of the personal model.
+
+    ``budget`` says what the personal steps come out of: ``shared`` gives half of the local steps to
+    each of the two models, ``added`` takes as many again.
+    """
+
+    lam: NonNegative = 1.0
+    budget: Literal["shared", "added"] = "shared"
+
+
+@dataclass(frozen=True, kw_only=True)
+class IfcaOptions:
+    """``clusters`` is the number of models, C."""
+
+    clusters: Count = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedBabuOptions:
+    """Fine-tuning before a model predicts: of its ``head`` alone, or ``full``."""
+
+    finetune: Literal["head", "full"] = "head"
+    epochs: Count = 1
+    lr: Positive = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedEmOptions:
+    """``components`` is C, the number of shared models that each client mixes."""
+
+    components: Count = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedGmmOptions:
+    """Shared Gaussians over routing features, and shared classifiers.
+
+    ``gaussians`` is M1, ``components`` is M2; ``dimensions`` is the size that the features are
+    projected to; ``epsilon`` is added to the diagonal of every covariance.
+    """
+
+    gaussians: Count = 3
+    components: Count = 3
+    dimensions: Count = 16
+    epsilon: Positive = 0.1
+    covariance: Literal["full", "diagonal"] = "full"

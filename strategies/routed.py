@@ -10,19 +10,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhet_app import wire
 from fedhet_app.checkpoint import Checkpoint
 from fedhet_app.mixture.routing import client_log_weights, confusion, majority
 from fedhet_app.mixture_model import mixture_of
 from fedhet_app.task import Task
 from fedhet_app.training import Examples
-from fedhet_app.wire import Rejection
 from strategies.client_states import ClientStates
+from strategies.panel import Panel, own_accuracies, tested
 
 LOG = logging.getLogger("fedhet")
 
@@ -57,7 +56,7 @@ class QueryRouter:
     """
 
     def __init__(self, task: Task, nodes: Mapping[int, int], states: ClientStates) -> None:
-        self.task, self.nodes, self.states = task, nodes, states
+        self.task, self.nodes, self.panel = task, nodes, Panel(task, nodes, states.note)
 
     def log_weights(
         self,
@@ -103,7 +102,7 @@ class QueryRouter:
         while True:
             asked = {i: np.flatnonzero(wanted[i]) for i in range(num_clients) if wanted[i].any()}
             asked = {i: at for i, at in asked.items() if i not in away}
-            answers = self._exchange(
+            answers = self.panel.ask(
                 grid, {i: inputs(at) for i, at in asked.items()}, record, saved
             )
             for client, answer in answers.items():
@@ -118,35 +117,6 @@ class QueryRouter:
             wanted[best, each] = np.isnan(predicted[best, each, 0])
             if not wanted.any():
                 return Answers(by=best, predicted=predicted, away=frozenset(away))
-
-    def _exchange(
-        self, grid: Grid, asked: dict[int, dict[str, Any]], record: ArrayRecord, saved: Checkpoint
-    ) -> dict[int, NDArray[np.float32]]:
-        """Return the class probabilities of each client that answers, shape ``(n_i, K)``."""
-        timeout = self.task.config.round_timeout
-        messages = {
-            partition: Message(
-                wire.query_content(record, note=self.states.note(partition, saved), **inputs),
-                dst_node_id=self.nodes[partition],
-                message_type=wire.PREDICT,
-                ttl=timeout,
-            )
-            for partition, inputs in asked.items()
-        }
-        replies = grid.send_and_receive(list(messages.values()), timeout=timeout)
-        by_request = {reply.metadata.reply_to_message_id: reply for reply in replies}
-        answers = {}
-        for partition, message in messages.items():
-            (inputs,) = asked[partition].values()
-            try:
-                reply = by_request.get(message.metadata.message_id)
-                if reply is None:
-                    raise Rejection(f"no answer within {timeout:g} s")
-                classes = self.task.dataset.num_classes
-                answers[partition] = wire.read_answer(reply, len(inputs), classes)
-            except Rejection as rejection:
-                LOG.warning("client %d does not predict: %s", partition, rejection)
-        return answers
 
 
 def evaluate_routed(
@@ -178,20 +148,18 @@ def evaluate_routed(
         share of queries routed to the client they come from, with the counts by client; and with
         ``vote`` the accuracy of the clients' majority, which is a system that does not route.
     """
-    dataset, num_clients = router.task.dataset, len(tau)
-    assert dataset.test_groups is not None, "the configuration asks for it"
-    if rows is None:
-        rows = torch.arange(len(dataset.test.labels), device=router.task.device)
-    index = rows.cpu().numpy()
-    owners, labels = dataset.test_groups[index], dataset.test.labels[index]
-    preferred = router.log_weights(vector, tau, router.task.test_examples, rows)
+    task, num_clients = router.task, len(tau)
+    index, owners, labels = tested(task, rows)
+    examples, asked = task.queried(index, None)
+    preferred = router.log_weights(vector, tau, examples, asked)
     also = (owners == np.arange(num_clients)[:, None]) | vote
     answers = router.ask(grid, preferred, lambda at: {"rows": index[at]}, record, saved, also)
     routed, own = answers.of(answers.by), answers.of(owners)
-    hits = {i: (own.argmax(axis=1) == labels)[owners == i] for i in range(num_clients)}
-    by_client = {i: float(hit.mean()) for i, hit in hits.items() if len(hit)}
-    by_client = {i: accuracy for i, accuracy in by_client.items() if i not in answers.away}
-    shares = router.task.partition.sizes[list(by_client)]
+    hits = {
+        i: (own.argmax(axis=1) == labels)[owners == i]
+        for i in range(num_clients)
+        if i not in answers.away
+    }
     best = preferred.argmax(axis=1)
     likelihood = np.maximum(routed[np.arange(len(labels)), labels], np.finfo(np.float32).tiny)
     accuracy = float((routed.argmax(axis=1) == labels).mean())
@@ -200,15 +168,13 @@ def evaluate_routed(
         "loss": float(-np.log(likelihood).mean()),
         "accuracy": accuracy,
         "system-accuracy": accuracy,
-        "average-accuracy": float(shares @ list(by_client.values()) / max(shares.sum(), 1)),
         "routing-accuracy": float((best == owners).mean()),
-        "worst-client-accuracy": min(by_client.values(), default=0.0),
-        "client-accuracy": {str(i): value for i, value in by_client.items()},
         "routing-confusion": counts.tolist(),
+        **own_accuracies(task, owners, hits),
     }
-    if vote and by_client:
+    if vote and hits:
         voters = [i for i in range(num_clients) if i not in answers.away]
         votes = torch.from_numpy(answers.predicted[voters])
-        chosen = majority(votes, router.task.config.vote_tie).numpy()
+        chosen = majority(votes, task.config.vote_tie).numpy()
         row["vote-accuracy"] = float((chosen == labels).mean())
     return row

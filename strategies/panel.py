@@ -1,0 +1,146 @@
+"""Clients that predict what they are asked, each with its own model."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, Message
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedhet_app import wire
+from fedhet_app.checkpoint import Checkpoint
+from fedhet_app.client_state import StateNote
+from fedhet_app.mixture.routing import majority
+from fedhet_app.task import Task
+from fedhet_app.wire import Rejection
+
+LOG = logging.getLogger("fedhet")
+
+Note = Callable[[int, Checkpoint], StateNote]
+"""Returns what a client must know of its state, given the checkpoint on disk."""
+
+
+class Panel:
+    """The clients of a run, asked for predictions.
+
+    Args:
+        task: Data and networks.
+        nodes: The node id of each client that is there.
+        note: Where the clients' states stand; ``None`` for methods without.
+    """
+
+    def __init__(self, task: Task, nodes: Mapping[int, int], note: Note | None) -> None:
+        self.task, self.nodes, self._note = task, nodes, note
+
+    def ask(
+        self,
+        grid: Grid,
+        asked: Mapping[int, Mapping[str, NDArray[Any]]],
+        record: ArrayRecord,
+        saved: Checkpoint,
+    ) -> dict[int, NDArray[np.float32]]:
+        """Return the class probabilities of each client that answers, shape ``(n_i, K)``.
+
+        Args:
+            grid: Where the nodes are.
+            asked: By client ``rows`` or ``images``, as ``wire.query_content`` takes them.
+            record: What the server sends of the model, packed.
+            saved: The checkpoint on disk.
+        """
+        timeout = self.task.config.round_timeout
+        messages = {
+            partition: Message(
+                wire.query_content(
+                    record, note=self._note(partition, saved) if self._note else None, **inputs
+                ),
+                dst_node_id=self.nodes[partition],
+                message_type=wire.PREDICT,
+                ttl=timeout,
+            )
+            for partition, inputs in asked.items()
+        }
+        replies = grid.send_and_receive(list(messages.values()), timeout=timeout)
+        by_request = {reply.metadata.reply_to_message_id: reply for reply in replies}
+        answers = {}
+        for partition, message in messages.items():
+            (inputs,) = asked[partition].values()
+            try:
+                reply = by_request.get(message.metadata.message_id)
+                if reply is None:
+                    raise Rejection(f"no answer within {timeout:g} s")
+                classes = self.task.dataset.num_classes
+                answers[partition] = wire.read_answer(reply, len(inputs), classes)
+            except Rejection as rejection:
+                LOG.warning("client %d does not predict: %s", partition, rejection)
+        return answers
+
+
+def evaluate_voted(
+    panel: Panel, grid: Grid, record: ArrayRecord, rows: Tensor | None, saved: Checkpoint
+) -> dict[str, Any]:
+    """Measure personal models that nobody chooses between: each client predicts everything.
+
+    Args:
+        panel: The clients.
+        grid: Where the nodes are.
+        record: What the server sends of the model, packed.
+        rows: Rows of the test set to measure on, ascending; ``None`` for all.
+        saved: The checkpoint on disk.
+
+    Returns:
+        Accuracy of the clients' majority vote, which is the system accuracy; the loss (nats) of
+        their mean probabilities; the mean of their accuracies on their own examples, weighted
+        by their training examples.
+    """
+    task = panel.task
+    index, owners, labels = tested(task, rows)
+    asked = {client: {"rows": index} for client in sorted(panel.nodes)}
+    answers = panel.ask(grid, asked, record, saved)
+    if not answers:
+        return {"loss": float("nan"), "accuracy": 0.0, "system-accuracy": 0.0} | own_accuracies(
+            task, owners, {}
+        )
+    voters = torch.from_numpy(np.stack(list(answers.values())))
+    chosen = majority(voters, task.config.vote_tie).numpy()
+    mean = voters.mean(dim=0).numpy()[np.arange(len(labels)), labels]
+    accuracy = float((chosen == labels).mean())
+    hits = {i: (said.argmax(axis=1) == labels)[owners == i] for i, said in answers.items()}
+    return {
+        "loss": float(-np.log(np.maximum(mean, np.finfo(np.float32).tiny)).mean()),
+        "accuracy": accuracy,
+        "system-accuracy": accuracy,
+        **own_accuracies(task, owners, hits),
+    }
+
+
+def tested(
+    task: Task, rows: Tensor | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return rows of the test set, and the client and label of each, shape ``(n,)`` each."""
+    dataset = task.dataset
+    assert dataset.test_groups is not None, "the configuration asks for it"
+    index = np.arange(len(dataset.test.labels)) if rows is None else rows.cpu().numpy()
+    return index, dataset.test_groups[index], dataset.test.labels[index]
+
+
+def own_accuracies(
+    task: Task, owners: NDArray[np.int64], hits: Mapping[int, NDArray[np.bool_]]
+) -> dict[str, Any]:
+    """Return the columns on the clients' accuracies on their own examples.
+
+    Args:
+        task: Who has how many training examples.
+        owners: The client of each test example, shape ``(n,)``.
+        hits: By client that answered, whether its prediction of each of its own is right.
+    """
+    by_client = {i: float(hit.mean()) for i, hit in hits.items() if len(hit)}
+    shares = task.partition.sizes[list(by_client)]
+    return {
+        "average-accuracy": float(shares @ list(by_client.values()) / max(shares.sum(), 1)),
+        "worst-client-accuracy": min(by_client.values(), default=0.0),
+        "client-accuracy": {str(i): value for i, value in by_client.items()},
+    }
