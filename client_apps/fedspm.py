@@ -79,11 +79,11 @@ def e_step(task: Task, partition: int, request: TrainRequest) -> TrainReply:
         else:
             kept.pop(CLUSTERS, None)
     tau = w.sum(dim=0, dtype=torch.float64)
-    diagnostics = _diagnostics(task, partition, outputs.logits, labels, w, posterior)
+    figures = diagnostics(task, partition, outputs.logits, labels, w, posterior)
     chosen = mixture_probabilities(outputs.logits, posterior)[torch.arange(len(rows)), labels]
     weights = w.cpu().numpy()
     state.save(request.server_round, {**kept, WEIGHTS: weights, MODEL: request.vector})
-    extras = {DIAGNOSTICS: np.array(diagnostics, dtype=np.float32)}
+    extras = {DIAGNOSTICS: np.array(figures, dtype=np.float32)}
     if task.config.measures_bridge(request.server_round):
         extras[RESPONSIBILITIES] = weights.ravel()
         extras[LOG_MIXTURE] = log_mixture(outputs.logits, labels, scores, log_prior).cpu().numpy()
@@ -105,7 +105,7 @@ def _clusters(task: Task, partition: int, rows: Tensor) -> NDArray[np.float32]:
     return kmeans_responsibilities(pixels, task.config.components, rng)
 
 
-def _diagnostics(
+def diagnostics(
     task: Task, partition: int, logits: Tensor, labels: Tensor, w: Tensor, posterior: Tensor
 ) -> list[float]:
     """Return ``OF_E_STEP`` for a client; the last is left out where the truth is not known.

@@ -15,6 +15,7 @@ from fedhet_app.config_checks import (
     VOTING_METHODS,
     check_alpha,
     check_capacities,
+    check_clusters,
     check_cohort,
     check_effects,
     check_forms,
@@ -86,6 +87,7 @@ class Config:
     dataset: str = "digits"
     data_dir: str = ""
     image_column: str = ""
+    image_size: CountOrZero = 0  # height and width to resize to, 0: as they are
     label_column: str = ""
     test_split: str = "test"
     max_train_examples: CountOrZero = 0  # 0: all of them
@@ -160,8 +162,10 @@ class Config:
         check_forms(self.dataset, self.model)
         if self.strategy == "scaffold":
             check_plain_sgd(self.momentum, self.weight_decay, self.scaffold)
-        if self.strategy in (*ROUTING_METHODS, *VOTING_METHODS):
-            check_mixture(self.strategy, self.partition, self.norm)
+        if self.personal:
+            check_mixture(self.strategy, self.dataset, self.partition, self.norm)
+        if self.strategy == "ifca":
+            check_clusters(self.ifca.clusters, self.num_clients)
         check_cohort(self.cohort_size, self.fraction_train, self.num_clients, self.min_replies)
         check_capacities(self.capacity_tiers, self.capacity_probs)
 
@@ -184,6 +188,11 @@ class Config:
     def routes(self) -> bool:
         """Whether the server chooses a client for each query."""
         return self.strategy in ROUTING_METHODS
+
+    @property
+    def personal(self) -> bool:
+        """Whether clients predict with models of their own."""
+        return self.routes or self.strategy in VOTING_METHODS
 
     @property
     def components(self) -> int:

@@ -12,11 +12,13 @@ from fedhet_app.options import Scalar, parse_list
 ROUTING_METHODS = ("feddrm", "fedspm", "fedgmm")
 VOTING_METHODS = ("fedavg-ft", "ditto", "ifca", "fedbabu", "fedem")
 """Methods whose clients predict with models of their own and nobody chooses between those."""
+NATURAL_IMAGES = ("femnist", "fed-isic2019")
+"""Sets of images that say whose each test example is."""
 _MODELS = "cnn, resnet8, resnet18, lstm"
 _MODEL_FORM = re.compile(r"cnn|resnet8|resnet18|lstm|[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _SUM_TOLERANCE = 1e-6
 _WINDOWS = ("stride", "max-windows-per-client")
-_OF_IMAGES = ("augment", "image-column", "label-column", "test-split")
+_OF_IMAGES = ("augment", "image-column", "image-size", "label-column", "test-split")
 _WITHOUT_EFFECT = {
     "lstm": ("norm", "embedding", "embed-norm"),
     "resnet8": ("model-preset",),
@@ -101,14 +103,24 @@ def check_plain_sgd(momentum: float, weight_decay: float, options: ScaffoldOptio
         raise FedhetError("momentum", momentum, remedy)
 
 
-def check_mixture(strategy: str, partition: str, norm: str) -> None:
+def check_mixture(strategy: str, dataset: str, partition: str, norm: str) -> None:
     """Raise ``FedhetError`` for what a method of personal models cannot train on."""
-    if partition != "dual":
-        remedy = f"{strategy} must know whose each test example is; use partition = 'dual'"
+    if partition != "dual" and not (partition == "natural" and dataset in NATURAL_IMAGES):
+        remedy = (
+            f"{strategy} must know whose each test example is; use partition = 'dual', or"
+            f" 'natural' with dataset = {' or '.join(NATURAL_IMAGES)}"
+        )
         raise FedhetError("partition", partition, remedy)
     if norm == "sbn":
         remedy = "keeps no statistics to predict a single query with; use gn, bn or none"
         raise FedhetError("norm", norm, remedy)
+
+
+def check_clusters(clusters: int, num_clients: int) -> None:
+    """Raise ``FedhetError`` for more clusters than clients, some of which nobody could choose."""
+    if clusters > num_clients:
+        remedy = f"more than the {num_clients} clients; use that many at most"
+        raise FedhetError("ifca.clusters", clusters, remedy)
 
 
 def check_alpha(alpha: Scalar) -> None:

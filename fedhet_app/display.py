@@ -68,9 +68,11 @@ SUMMARY_ROWS = (
     ("rounds", "rounds", "{}"),
     ("final accuracy", "final-accuracy", "{:.4f}"),
     ("best accuracy", "best-accuracy", "{:.4f}"),
+    ("balanced accuracy", "balanced-accuracy", "{:.4f}"),
     ("final loss (nats)", "final-loss", "{:.4f}"),
     ("system accuracy", "system-accuracy", "{:.4f}"),
     ("average accuracy", "average-accuracy", "{:.4f}"),
+    ("balanced average accuracy", "balanced-average-accuracy", "{:.4f}"),
     ("routing accuracy", "routing-accuracy", "{:.4f}"),
     ("accuracy of the clients' vote", "vote-accuracy", "{:.4f}"),
     ("worst client's accuracy", "worst-client-accuracy", "{:.4f}"),
@@ -130,13 +132,13 @@ def dry_run(console: Console, config: Config) -> None:
 
 
 def _cost_of_mixture(console: Console, task: "Task") -> None:
-    from fedhet_app.mixture_model import mixture_of
+    from fedhet_app.gaussian_model import routing_model_of
 
-    model = mixture_of(task)
-    table = Table(title="What each client holds; the shared part travels, heads do not")
+    model = routing_model_of(task)
+    table = Table(title="What each client holds; the shared part travels, the other does not")
     for column in ("part", "parameters", "bytes"):
         table.add_column(column, justify="right")
-    for part, size in (("shared", model.size), ("heads", len(model.heads()))):
+    for part, size in model.parts.items():
         table.add_row(part, f"{size:,}", f"{4 * size:,}")
     console.print(table)
 

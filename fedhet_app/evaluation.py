@@ -1,5 +1,6 @@
 """The one evaluation loop, and what is derived from its per-class counts."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,18 +21,26 @@ class Evaluation:
 
     Attributes:
         loss: Mean cross-entropy in nats.
-        correct: Correct predictions per class, shape ``(K,)``.
-        count: Examples per class, shape ``(K,)``.
-        group_correct: Correct predictions per group of examples, shape ``(m,)``; without groups
-            there is one.
-        group_count: Examples per group, shape ``(m,)``.
+        group_correct: Correct predictions per group of examples and class, shape ``(m, K)``;
+            without groups there is one.
+        group_count: Examples per group and class, shape ``(m, K)``.
     """
 
     loss: float
-    correct: NDArray[np.int64]
-    count: NDArray[np.int64]
     group_correct: NDArray[np.int64]
     group_count: NDArray[np.int64]
+
+    @property
+    def correct(self) -> NDArray[np.int64]:
+        """Correct predictions per class, shape ``(K,)``."""
+        total: NDArray[np.int64] = self.group_correct.sum(axis=0)
+        return total
+
+    @property
+    def count(self) -> NDArray[np.int64]:
+        """Examples per class, shape ``(K,)``."""
+        total: NDArray[np.int64] = self.group_count.sum(axis=0)
+        return total
 
     @property
     def accuracy(self) -> float:
@@ -55,6 +64,20 @@ class Evaluation:
         return np.where(totals > 0, on_own, self.accuracy)
 
 
+def balanced(correct: NDArray[np.int64], count: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the balanced accuracy: the mean recall over the classes that occur.
+
+    Args:
+        correct: Correct predictions per class, shape ``(..., K)``.
+        count: Examples per class, shape ``(..., K)``.
+
+    Returns:
+        Shape ``(...)``; 0 where there are no examples.
+    """
+    recalls = correct / np.maximum(count, 1)
+    return np.asarray(recalls.sum(axis=-1) / np.maximum((count > 0).sum(axis=-1), 1))
+
+
 @torch.inference_mode()
 def evaluate(
     model: FlatModule,
@@ -67,30 +90,47 @@ def evaluate(
 
     ``groups`` tells for each of all examples which group it is of, counted from 0.
     """
-    model.module.eval()
     device = model.params.device
     total = torch.zeros((), dtype=torch.float64, device=device)
     if rows is None:
         rows = torch.arange(len(examples.labels), device=device)
     right = torch.empty(len(rows), dtype=torch.bool, device=device)
     start = 0
-    for batch in rows.split(BATCH_SIZE):  # type: ignore[no-untyped-call]
-        inputs, labels = examples.batch(batch)
-        logits = model.module(inputs)
+    for logits, labels in _batches(model, examples, rows):
         total += cross_entropy(logits, labels, reduction="sum")
-        right[start : start + len(batch)] = logits.argmax(dim=1) == labels
-        start += len(batch)
+        right[start : start + len(labels)] = logits.argmax(dim=1) == labels
+        start += len(labels)
     labels = examples.labels[rows]
     groups = torch.zeros_like(labels) if groups is None else groups[rows]
+    cells, shape = groups * num_classes + labels, (int(groups.max()) + 1, num_classes)
     return Evaluation(
         loss=float(total) / len(rows),
-        correct=_counts(labels[right], num_classes),
-        count=_counts(labels, num_classes),
-        group_correct=_counts(groups[right], int(groups.max()) + 1),
-        group_count=_counts(groups, int(groups.max()) + 1),
+        group_correct=_counts(cells[right], shape),
+        group_count=_counts(cells, shape),
     )
 
 
-def _counts(values: Tensor, length: int) -> NDArray[np.int64]:
-    counts: NDArray[np.int64] = torch.bincount(values, minlength=length).cpu().numpy()
-    return counts
+@torch.inference_mode()
+def logits_of(model: FlatModule, examples: Examples, rows: Tensor) -> Tensor:
+    """Return the logits of some rows in evaluation mode, full precision, shape ``(n, K)``.
+
+    Args:
+        model: The network.
+        examples: Where ``rows`` index into.
+        rows: At least one, shape ``(n,)``.
+    """
+    return torch.cat([logits for logits, _ in _batches(model, examples, rows)])
+
+
+def _batches(
+    model: FlatModule, examples: Examples, rows: Tensor
+) -> Iterator[tuple[Tensor, Tensor]]:
+    model.module.eval()
+    for batch in rows.split(BATCH_SIZE):  # type: ignore[no-untyped-call]
+        inputs, labels = examples.batch(batch)
+        yield model.module(inputs), labels
+
+
+def _counts(cells: Tensor, shape: tuple[int, int]) -> NDArray[np.int64]:
+    counts: NDArray[np.int64] = torch.bincount(cells, minlength=shape[0] * shape[1]).cpu().numpy()
+    return counts.reshape(shape)

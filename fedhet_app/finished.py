@@ -50,7 +50,12 @@ def load(directory: Path) -> FinishedModel:
         remedy = "has no model of its own: its heads are the clients'; use fedhet route"
         raise FedhetError("strategy", task.config.strategy, remedy)
     module = task.builder(1.0, task.spec)
-    module.load_state_dict(tensors, strict=False)  # integer buffers are not part of a model
+    # Integer buffers are not part of a model.
+    if module.load_state_dict(tensors, strict=False).unexpected_keys:
+        remedy = (
+            "trains several models, of which each client chooses or mixes: there is no one model"
+        )
+        raise FedhetError("strategy", task.config.strategy, remedy)
     return FinishedModel(task=task, vector=flatten(module))
 
 

@@ -94,6 +94,11 @@ class MixtureModel:
         """Number of floats that travel."""
         return len(self._shared) + self.router.layout.size
 
+    @property
+    def parts(self) -> dict[str, int]:
+        """Number of floats of what travels, and of what does not, by name."""
+        return {"shared": self.size, "heads": len(self._private)}
+
     def private(self) -> Private:
         """Return what every client starts with: the same heads, equal mixing weights."""
         pi = np.full(self.components, 1 / self.components, dtype=np.float32)

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from fedhet_app import checkpoint, wire
 from fedhet_app.config import Config
 from fedhet_app.config_checks import ROUTING_METHODS
+from fedhet_app.data.images import resize
 from fedhet_app.errors import FedhetError, one_line
-from fedhet_app.mixture_model import mixture_of
+from fedhet_app.gaussian_model import routing_model_of
 from fedhet_app.task import Task, task_for
 from strategies.client_states import ClientStates
 from strategies.federation import who_is_here
@@ -80,7 +81,8 @@ def answer(grid: Grid, config: Config, files: Iterable[Path]) -> list[RoutedAnsw
     directory = Path(config.results_dir)
     paths = list(files)
     task = task_for(config)
-    images = load_images(paths, task.dataset.test.inputs.shape[1:])
+    shape = task.dataset.test.inputs.shape[1:]
+    images = load_images(paths, shape, resized=config.image_size > 0)
     profiles, _ = who_is_here(grid, config)
     if not profiles:
         raise FedhetError("node-timeout", config.node_timeout, "no node came; start the nodes")
@@ -141,12 +143,13 @@ def image_files(text: str) -> list[Path]:
     return found
 
 
-def load_images(paths: list[Path], shape: tuple[int, ...]) -> NDArray[np.uint8]:
+def load_images(paths: list[Path], shape: tuple[int, ...], *, resized: bool) -> NDArray[np.uint8]:
     """Return images, uint8, shape ``(n, H, W, C)``.
 
     Args:
         paths: Image files, grey or colour.
         shape: (H, W, C) of the run's data set.
+        resized: Whether those are resized, so that others are to be as well.
 
     Raises:
         FedhetError: No file, one that is no image of 8 bits, or an image of another size.
@@ -165,12 +168,13 @@ def load_images(paths: list[Path], shape: tuple[int, ...]) -> NDArray[np.uint8]:
         if image.mode not in _GREY_OR_COLOUR:
             remedy = f"has mode {image.mode}; convert it to grey or RGB of 8 bits"
             raise FedhetError("image", str(path), remedy)
-        if image.size != (width, height):
+        plain = image.convert("L" if channels == 1 else "RGB")
+        plain = resize(plain, height) if resized else plain
+        if plain.size != (width, height):
             size = f"{image.size[0]}x{image.size[1]}"
             remedy = f"is {size}, and the model takes {width}x{height}; resize it"
             raise FedhetError("image", str(path), remedy)
-        pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"))
-        images[i] = pixels.reshape(shape)
+        images[i] = np.asarray(plain).reshape(shape)
     return images
 
 
@@ -178,7 +182,7 @@ def _component_posterior(
     task: Task, vector: NDArray[np.float32], tau: NDArray[np.float64], images: NDArray[np.uint8]
 ) -> NDArray[np.float64]:
     """Return P_i(c|x) of every client, shape ``(n, m, C)``; tau has the mixing weights in it."""
-    model = mixture_of(task)
+    model = routing_model_of(task)
     model.load(vector)
     scores = model.outputs(*task.queried(None, images), predict=False).scores
     logits = scores.double() + torch.from_numpy(np.log(np.maximum(tau, 1e-8))).to(scores.device)

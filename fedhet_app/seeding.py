@@ -18,7 +18,7 @@ PURPOSES = (
     "clusters",  # partition
     "dropout",  # partition, round
     "evaluation",
-    "init",
+    "init",  # model and draw, from the second on
     "partition",
     "sample",  # round
     "shift",

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedhet_app.config import Config, parse
 from fedhet_app.data import Dataset, Split, load_dataset
+from fedhet_app.data.clients import owners
 from fedhet_app.data.deal import Dual
 from fedhet_app.data.dual import dual_dataset, dual_partition
 from fedhet_app.data.partition import Partition, cached_partition, label_histograms
@@ -62,6 +63,7 @@ class Task:
             test_split=config.test_split,
             stride=config.stride,
             max_windows_per_client=config.max_windows_per_client,
+            image_size=config.image_size,
             max_train_examples=config.max_train_examples,
             seed=config.seed,
         )
@@ -118,10 +120,20 @@ class Task:
         return self._on_device(self.dataset.test)
 
     @cached_property
+    def test_owners(self) -> NDArray[np.int64] | None:
+        """The client that each test example is of, shape ``(M,)``; ``None`` if some is nobody's."""
+        dataset, kind = self.dataset, self.config.partition
+        if kind == "dual" or dataset.train_groups is None or dataset.test_groups is None:
+            return dataset.test_groups
+        if kind != "natural":
+            return None
+        return owners(self.partition, dataset.train_groups, dataset.test_groups)
+
+    @cached_property
     def test_groups(self) -> Tensor | None:
-        """The client that each test example is of, on the device; ``None`` if it is nobody's."""
-        groups = self.dataset.test_groups
-        return None if groups is None else torch.tensor(groups, device=self.device)
+        """The client that each test example is of, on the device; ``None`` if some is nobody's."""
+        found = self.test_owners
+        return None if found is None else torch.tensor(found, device=self.device)
 
     def test_rows(self, examples: int) -> Tensor | None:
         """Return a random part of the test set, the same for a seed; ``None`` stands for all."""
@@ -180,15 +192,24 @@ class Task:
             FedhetError: What is wrong.
         """
         _ = self.partition
+        if self.config.personal and self.test_owners is None:
+            remedy = (
+                f"{self.config.strategy} must know whose each test example is; let the test set"
+                " have the clients' column, and max-train-examples leave each of them some"
+            )
+            raise FedhetError("dataset", self.config.dataset, remedy)
         for width in (1.0, self.config.tiers[0]):
             if self.config.model not in MODELS:  # it loads much of torch that a run does without
                 check_logits(self.builder, width, self.spec)
             self.slicer.index(width)
 
-    def initial_vector(self) -> NDArray[np.float32]:
-        """Return the initial global model, the same for every method with this seed."""
+    def initial_vector(self, *keys: int) -> NDArray[np.float32]:
+        """Return the initial global model, the same for every method with this seed.
+
+        ``keys`` tell several models of one run apart; without, it is the first.
+        """
         config = self.config
-        return flatten(initial_module(self.builder, self.spec, config.init, config.seed))
+        return flatten(initial_module(self.builder, self.spec, config.init, config.seed, *keys))
 
     def module(self, width: float) -> FlatModule:
         """Return the network of one width; its values are whatever was loaded last."""

@@ -8,13 +8,18 @@ from typing import Protocol
 from fedhet_app.checkpoint import Checkpoint
 from fedhet_app.results import RunWriter
 from fedhet_app.task import Task
-from strategies import allocation, heterofl
+from strategies import allocation, fedbabu, heterofl
 from strategies.allocation import Allocation, Widths
 from strategies.base import RoundStrategy
+from strategies.fedem import FedEM
 from strategies.federation import Federation
+from strategies.fedgmm import FedGMM, GaussianMixture
 from strategies.fedrolex import FedRolex
 from strategies.fedspm import Mixture
 from strategies.has_fl import HasFL
+from strategies.ifca import Ifca
+from strategies.multi_model import Models
+from strategies.personal import Personal, PersonalState
 from strategies.random_budget import random_budget
 from strategies.scaffold import Scaffold
 from strategies.submodel import SubmodelStrategy
@@ -53,14 +58,20 @@ class Method:
 
 
 STRATEGIES: dict[str, Row] = {
+    "ditto": Method(allocation.full_width, PersonalState),
     "fedavg": Method(allocation.full_width),
+    "fedavg-ft": Method(allocation.full_width, Personal),
+    "fedbabu": Method(fedbabu.full_width, Personal),
     "feddrm": Mixture(),
+    "fedem": Models(FedEM, lambda config: config.fedem.components),
+    "fedgmm": GaussianMixture(FedGMM, lambda config: config.fedgmm.components),
     "fedprox": Method(allocation.full_width),
     "fedrolex": Method(FedRolex),
     "fedspm": Mixture(),
     "fjord": Method(allocation.Fjord),
     "has-fl": Method(HasFL),
     "heterofl": Method(heterofl.at_cap, heterofl.HeteroFL),
+    "ifca": Models(Ifca, lambda config: config.ifca.clusters),
     "random-budget": Method(random_budget),
     "scaffold": Method(allocation.full_width, Scaffold),
     "uniform": Method(allocation.uniform),

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhet_app.evaluation import Evaluation, evaluate
+from fedhet_app.evaluation import Evaluation, balanced, evaluate
 from fedhet_app.inference import as_it_predicts
 from fedhet_app.submodel.classifier import classifier_of
 from fedhet_app.task import Task
@@ -24,12 +24,12 @@ def measure(
         examples: Size of the part of the test set to measure on; 0 for all of it.
 
     Returns:
-        Loss (nats) and accuracy at full width; by width, the accuracy of the slice; by tier of
-        capacity, the mean accuracy of its clients, each on its own label mix with the slice it can
-        run; and the lowest of those over all clients. Where each test example is some client's,
-        also system and average accuracy: all clients have the one model, so that their vote is its
-        prediction, and the average is that of the clients' accuracies on their own test examples,
-        weighted by their training examples.
+        Loss (nats), accuracy and balanced accuracy at full width; by width, the accuracy of the
+        slice; by tier of capacity, the mean accuracy of its clients, each on its own label mix with
+        the slice it can run; and the lowest of those over all clients. Where each test example is
+        some client's, also system and average accuracy: all clients have the one model, so that
+        their vote is its prediction, and the averages are those of the clients' accuracies, plain
+        and balanced, on their own test examples, weighted by their training examples.
     """
     tiers = sorted({*caps.tolist(), *task.config.tiers, 1.0})
     rows = task.test_rows(examples)
@@ -42,18 +42,24 @@ def measure(
     row = {
         "loss": full.loss,
         "accuracy": full.accuracy,
+        "balanced-accuracy": float(balanced(full.correct, full.count)),
         "slice-accuracy": {f"{width:g}": by_width[width].accuracy for width in tiers},
         "tier-accuracy": {
             f"{width:g}": float(on_own_mix[caps == width].mean()) for width in np.unique(caps)
         },
         "worst-client-accuracy": float(on_own_mix.min()),
     }
-    if task.dataset.test_groups is not None:
-        by_client = full.group_correct / np.maximum(full.group_count, 1)
-        present = np.flatnonzero(full.group_count)
+    if task.test_owners is not None:
+        counts = full.group_count.sum(axis=1)
+        by_client = full.group_correct.sum(axis=1) / np.maximum(counts, 1)
+        balanced_by_client = balanced(full.group_correct, full.group_count)
+        present = np.flatnonzero(counts)
         shares = task.partition.sizes[present]
         row["system-accuracy"] = full.accuracy
         row["average-accuracy"] = float(np.average(by_client[present], weights=shares))
+        row["balanced-average-accuracy"] = float(
+            np.average(balanced_by_client[present], weights=shares)
+        )
         row["client-accuracy"] = {str(i): float(by_client[i]) for i in present}
         row["worst-client-accuracy"] = float(by_client[present].min())
     return row

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedhet_app import wire
 from fedhet_app.checkpoint import Checkpoint
 from fedhet_app.client_state import StateNote
+from fedhet_app.evaluation import balanced
 from fedhet_app.mixture.routing import majority
 from fedhet_app.task import Task
 from fedhet_app.wire import Rejection
@@ -92,28 +93,27 @@ def evaluate_voted(
         saved: The checkpoint on disk.
 
     Returns:
-        Accuracy of the clients' majority vote, which is the system accuracy; the loss (nats) of
-        their mean probabilities; the mean of their accuracies on their own examples, weighted
-        by their training examples.
+        Accuracy of the clients' majority vote, plain and balanced, which is the system accuracy;
+        the loss (nats) of their mean probabilities; the mean of their accuracies on their own
+        examples, weighted by their training examples.
     """
     task = panel.task
     index, owners, labels = tested(task, rows)
     asked = {client: {"rows": index} for client in sorted(panel.nodes)}
     answers = panel.ask(grid, asked, record, saved)
     if not answers:
-        return {"loss": float("nan"), "accuracy": 0.0, "system-accuracy": 0.0} | own_accuracies(
-            task, owners, {}
+        nothing = np.zeros(len(labels), dtype=bool)
+        return {"loss": float("nan"), **accuracies(task, labels, nothing)} | own_accuracies(
+            task, owners, labels, {}
         )
     voters = torch.from_numpy(np.stack(list(answers.values())))
     chosen = majority(voters, task.config.vote_tie).numpy()
     mean = voters.mean(dim=0).numpy()[np.arange(len(labels)), labels]
-    accuracy = float((chosen == labels).mean())
     hits = {i: (said.argmax(axis=1) == labels)[owners == i] for i, said in answers.items()}
     return {
         "loss": float(-np.log(np.maximum(mean, np.finfo(np.float32).tiny)).mean()),
-        "accuracy": accuracy,
-        "system-accuracy": accuracy,
-        **own_accuracies(task, owners, hits),
+        **accuracies(task, labels, chosen == labels),
+        **own_accuracies(task, owners, labels, hits),
     }
 
 
@@ -121,26 +121,55 @@ def tested(
     task: Task, rows: Tensor | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return rows of the test set, and the client and label of each, shape ``(n,)`` each."""
-    dataset = task.dataset
-    assert dataset.test_groups is not None, "the configuration asks for it"
+    dataset, owners = task.dataset, task.test_owners
+    assert owners is not None, "Task.check asks for it"
     index = np.arange(len(dataset.test.labels)) if rows is None else rows.cpu().numpy()
-    return index, dataset.test_groups[index], dataset.test.labels[index]
+    return index, owners[index], dataset.test.labels[index]
+
+
+def accuracies(task: Task, labels: NDArray[np.int64], right: NDArray[np.bool_]) -> dict[str, float]:
+    """Return the columns on what the system says of all examples.
+
+    Args:
+        task: How many classes there are.
+        labels: Shape ``(n,)``.
+        right: Whether the prediction of each is right, shape ``(n,)``.
+    """
+    accuracy = float(right.mean())
+    return {
+        "accuracy": accuracy,
+        "balanced-accuracy": _balanced(task, labels, right),
+        "system-accuracy": accuracy,
+    }
 
 
 def own_accuracies(
-    task: Task, owners: NDArray[np.int64], hits: Mapping[int, NDArray[np.bool_]]
+    task: Task,
+    owners: NDArray[np.int64],
+    labels: NDArray[np.int64],
+    hits: Mapping[int, NDArray[np.bool_]],
 ) -> dict[str, Any]:
     """Return the columns on the clients' accuracies on their own examples.
 
     Args:
         task: Who has how many training examples.
         owners: The client of each test example, shape ``(n,)``.
+        labels: The label of each, shape ``(n,)``.
         hits: By client that answered, whether its prediction of each of its own is right.
     """
     by_client = {i: float(hit.mean()) for i, hit in hits.items() if len(hit)}
-    shares = task.partition.sizes[list(by_client)]
+    fair = [_balanced(task, labels[owners == i], hits[i]) for i in by_client]
+    sizes = task.partition.sizes[list(by_client)]
+    shares = sizes / max(sizes.sum(), 1)
     return {
-        "average-accuracy": float(shares @ list(by_client.values()) / max(shares.sum(), 1)),
+        "average-accuracy": float(shares @ list(by_client.values())),
+        "balanced-average-accuracy": float(shares @ fair),
         "worst-client-accuracy": min(by_client.values(), default=0.0),
         "client-accuracy": {str(i): value for i, value in by_client.items()},
     }
+
+
+def _balanced(task: Task, labels: NDArray[np.int64], right: NDArray[np.bool_]) -> float:
+    classes = task.dataset.num_classes
+    correct = np.bincount(labels[right], minlength=classes)
+    return float(balanced(correct, np.bincount(labels, minlength=classes)))

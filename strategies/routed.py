@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedhet_app.checkpoint import Checkpoint
+from fedhet_app.gaussian_model import routing_model_of
 from fedhet_app.mixture.routing import client_log_weights, confusion, majority
-from fedhet_app.mixture_model import mixture_of
 from fedhet_app.task import Task
 from fedhet_app.training import Examples
 from strategies.client_states import ClientStates
-from strategies.panel import Panel, own_accuracies, tested
+from strategies.panel import Panel, accuracies, own_accuracies, tested
 
 LOG = logging.getLogger("fedhet")
 
@@ -66,7 +66,7 @@ class QueryRouter:
         rows: Tensor,
     ) -> NDArray[np.float64]:
         """Return what the server prefers clients by (Eq. 10), shape ``(n, m)``."""
-        model = mixture_of(self.task)
+        model = routing_model_of(self.task)
         model.load(vector)
         scores = model.outputs(examples, rows, predict=False).scores
         table = torch.from_numpy(tau).to(scores.device)
@@ -143,10 +143,11 @@ def evaluate_routed(
         vote: Whether to let every client predict every example, to measure their vote.
 
     Returns:
-        Loss (nats) and accuracy of the routed predictions, which is the system accuracy; the mean
-        of the clients' accuracies on their own examples, weighted by their training examples; the
-        share of queries routed to the client they come from, with the counts by client; and with
-        ``vote`` the accuracy of the clients' majority, which is a system that does not route.
+        Loss (nats) and accuracy, plain and balanced, of the routed predictions, which is the system
+        accuracy; the mean of the clients' accuracies on their own examples, weighted by their
+        training examples; the share of queries routed to the client they come from, with the counts
+        by client; and with ``vote`` the accuracy of the clients' majority, which is a system that
+        does not route.
     """
     task, num_clients = router.task, len(tau)
     index, owners, labels = tested(task, rows)
@@ -162,15 +163,13 @@ def evaluate_routed(
     }
     best = preferred.argmax(axis=1)
     likelihood = np.maximum(routed[np.arange(len(labels)), labels], np.finfo(np.float32).tiny)
-    accuracy = float((routed.argmax(axis=1) == labels).mean())
     counts = confusion(torch.from_numpy(owners), torch.from_numpy(best), num_clients)
     row = {
         "loss": float(-np.log(likelihood).mean()),
-        "accuracy": accuracy,
-        "system-accuracy": accuracy,
+        **accuracies(task, labels, routed.argmax(axis=1) == labels),
         "routing-accuracy": float((best == owners).mean()),
         "routing-confusion": counts.tolist(),
-        **own_accuracies(task, owners, hits),
+        **own_accuracies(task, owners, labels, hits),
     }
     if vote and hits:
         voters = [i for i in range(num_clients) if i not in answers.away]

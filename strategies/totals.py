@@ -5,7 +5,14 @@ from typing import Any
 
 from fedhet_app.config import Config
 
-OPTIONAL = ("stale", "system-accuracy", "average-accuracy", "routing-accuracy", "vote-accuracy")
+OPTIONAL = (
+    "stale",
+    "system-accuracy",
+    "average-accuracy",
+    "balanced-average-accuracy",
+    "routing-accuracy",
+    "vote-accuracy",
+)
 """What only some methods, or some runs, have in their summary."""
 
 
@@ -25,6 +32,7 @@ class Totals:
     best_round: int = 0
     final_accuracy: float = 0.0
     final_loss: float | None = None
+    balanced_accuracy: float = 0.0
     worst_client_accuracy: float = 0.0
     uncovered: float = 0.0
     never_trained: float = 0.0
@@ -35,6 +43,7 @@ class Totals:
     stale: dict[str, float] | None = None
     system_accuracy: float | None = None
     average_accuracy: float | None = None
+    balanced_average_accuracy: float | None = None
     routing_accuracy: float | None = None
     vote_accuracy: float | None = None
 
@@ -55,10 +64,12 @@ class Totals:
         self.wall_seconds += row["seconds"]
         if "accuracy" in row:
             self.final_accuracy, self.final_loss = row["accuracy"], row["loss"]
+            self.balanced_accuracy = row["balanced-accuracy"]
             self.worst_client_accuracy = row["worst-client-accuracy"]
             self.stale = row.get("stale")
             self.system_accuracy = row.get("system-accuracy")
             self.average_accuracy = row.get("average-accuracy")
+            self.balanced_average_accuracy = row.get("balanced-average-accuracy")
             self.routing_accuracy = row.get("routing-accuracy")
             self.vote_accuracy = row.get("vote-accuracy")
             if row["accuracy"] > self.best_accuracy:

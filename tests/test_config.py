@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedhet_app.config import DEFAULTS, STRATEGY_NAMES, parse
-from fedhet_app.config_checks import ROUTING_METHODS
+from fedhet_app.config_checks import ROUTING_METHODS, VOTING_METHODS
 from fedhet_app.config_files import load_toml, parse_pairs
 from fedhet_app.errors import FedhetError
 from fedhet_app.method_options import CadenceOptions
@@ -18,7 +18,7 @@ PYPROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
 
 PLAIN = {
     "scaffold": {"momentum": 0.0, "weight-decay": 0.0},
-    **{name: {"partition": "dual"} for name in ROUTING_METHODS},
+    **{name: {"partition": "dual"} for name in (*ROUTING_METHODS, *VOTING_METHODS)},
 }
 SCAFFOLD = {"strategy": "scaffold", **PLAIN["scaffold"]}
 """What a strategy refuses to do without."""
@@ -340,6 +340,12 @@ VALID = {
     "lr-decay": st.floats(0, 1, exclude_min=True),
 }
 VALID_FOR = {
+    "ditto": {"ditto.lam": st.floats(0, 10), "ditto.budget": st.sampled_from(["shared", "added"])},
+    "fedavg-ft": {"fedavg-ft.epochs": st.integers(1, 9), "fedavg-ft.lr": floats(0, 1)},
+    "fedbabu": {
+        "fedbabu.finetune": st.sampled_from(["head", "full"]),
+        "fedbabu.lr": floats(0, 1),
+    },
     "feddrm": {"routing.steps": st.integers(1, 99), "routing.prior": st.booleans()},
     "fedspm": {
         "fedspm.components": st.integers(2, 9),
@@ -348,6 +354,7 @@ VALID_FOR = {
         "dual.amplitude": st.floats(0, 1),
     },
     "fedprox": {"fedprox.mu": st.floats(0, 10)},
+    "ifca": {"ifca.clusters": st.integers(1, 9), "num-clients": st.integers(9, 1000)},
     "fedrolex": {"fedrolex.advance": st.integers(0, 100)},
     "fjord": {"fjord.draw": st.sampled_from(["round", "batch"])},
     "heterofl": {

@@ -19,7 +19,8 @@ LEVELS = [
     {"config", "config_checks", "config_files", "method_options", "options"}
     | {"strict_yaml", "suite_files", "suites"},
     {"wire", "training", "augmentation", "evaluation", "results", "checkpoint", "task", "versions"}
-    | {"client_state", "inference", "mixture_model", "state_shelves", "suite_results"},
+    | {"client_state", "gaussian_model", "inference", "mixture_model", "model_stack"}
+    | {"state_shelves", "suite_results"},
     {"strategies", "client_apps"},
     {"queries"},
     {"server_app", "client_app", "analysis", "finished"},

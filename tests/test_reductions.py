@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits
 from torch.nn.functional import cross_entropy
 
 from fedhet_app.config import STRATEGY_NAMES
-from fedhet_app.config_checks import ROUTING_METHODS
+from fedhet_app.config_checks import ROUTING_METHODS, VOTING_METHODS
 from fedhet_app.models import initial_module
 from fedhet_app.submodel.aggregation import Update, aggregate
 from fedhet_app.submodel.divergence import divergence, leave_one_out
@@ -40,6 +40,7 @@ EQUAL_SLICES = {  # at p-min = 0.4 and gamma = 0 all clients that can train 0.4 
 }
 
 DUAL = {"partition": "dual", "num_clients": 3, "fraction_train": 1.0, "max_train_examples": 0}
+AUGMENTED = {"augment": "crop-flip"}
 
 REDUCTIONS = (
     {
@@ -93,6 +94,30 @@ REDUCTIONS = (
             {**DUAL, "strategy": "fedspm", "fedspm__components": 1},
             {**DUAL, "strategy": "feddrm"},
         ),
+        "IFCA with one cluster is FedAvg": (
+            {**DUAL, "strategy": "ifca", "ifca__clusters": 1},
+            {**DUAL, "strategy": "fedavg"},
+        ),
+        "FedEM with one component is FedAvg": (
+            {**DUAL, "strategy": "fedem", "fedem__components": 1},
+            {**DUAL, "strategy": "fedavg"},
+        ),
+        "FedEM with one component is FedAvg, also with running statistics and augmentation": (
+            {**DUAL, "strategy": "fedem", "fedem__components": 1, "norm": "bn", **AUGMENTED},
+            {**DUAL, "strategy": "fedavg", "norm": "bn", **AUGMENTED},
+        ),
+        "The rounds of FedAvgFT are FedAvg's": (
+            {**DUAL, "strategy": "fedavg-ft"},
+            {**DUAL, "strategy": "fedavg"},
+        ),
+        "Ditto's global model is FedAvg's with its half of the steps": (
+            {**DUAL, "strategy": "ditto", "local_steps": 5},
+            {**DUAL, "strategy": "fedavg", "local_steps": 3},
+        ),
+        "Ditto's global model is FedAvg's where the personal steps are added": (
+            {**DUAL, "strategy": "ditto", "ditto__budget": "added"},
+            {**DUAL, "strategy": "fedavg"},
+        ),
         "HAS-FL on the common core of equal slices is the paper's": (
             {**EQUAL_SLICES, "has_fl__estimator": "common-core"},
             {**EQUAL_SLICES, "has_fl__estimator": "paper"},
@@ -111,7 +136,8 @@ REDUCTIONS = (
             {"strategy": "fedavg", **FULL_CAPACITY},
         )
         for name in sorted(
-            set(STRATEGY_NAMES) - {"fedavg", "fedprox", "scaffold", *ROUTING_METHODS}
+            set(STRATEGY_NAMES)
+            - {"fedavg", "fedprox", "scaffold", *ROUTING_METHODS, *VOTING_METHODS}
         )
     }
 )

@@ -48,3 +48,22 @@ class Partition:
             remedy = f"there are {self.num_clients} clients, counted from 0"
             raise FedhetError("partition-id", index, remedy)
         return np.asarray(self.order[self.offsets[index] : self.offsets[index + 1]])
+
+
+def owners(
+    partition: Partition, groups: NDArray[np.int64], others: NDArray[np.int64]
+) -> NDArray[np.int64] | None:
+    """Return the client that each of other examples belongs to, by its natural client.
+
+    Args:
+        partition: Of the training examples; no natural client is divided.
+        groups: (n,) natural client of each training example.
+        others: (k,) natural client of each other example.
+
+    Returns:
+        (k,); ``None`` where a natural client of the others has no training example.
+    """
+    client = np.full(max(groups.max(), others.max(initial=0)) + 1, -1)
+    client[groups[partition.order]] = np.repeat(np.arange(partition.num_clients), partition.sizes)
+    found = client[others]
+    return None if (found < 0).any() else found

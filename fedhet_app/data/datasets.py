@@ -49,8 +49,9 @@ class Dataset:
         std: (C,) likewise; 1 for a channel that is constant.
         fingerprint: Hexadecimal hash of all examples, labels and natural clients, equal wherever
             they came from.
-        test_groups: (M,) the client of each test example, under dual heterogeneity, as is all that
-            follows. A method may know it, but not the rest: that is for diagnosis alone.
+        test_groups: (M,) likewise of each test example, where it is known; each has training
+            examples, though a subsample may have none of them. A method may know both, but not what
+            follows: that is for diagnosis under dual heterogeneity alone.
         train_components: (N,) the true component of each training example, 0 or 1.
         test_components: (M,) likewise of each test example.
         permutations: (m, 2, K) the class that each class became in a component of a client.
@@ -91,6 +92,7 @@ def load_dataset(
     test_split: str = "test",
     stride: int = 80,
     max_windows_per_client: int = 0,
+    image_size: int = 0,
     max_train_examples: int = 0,
     seed: int = 0,
 ) -> Dataset:
@@ -104,6 +106,7 @@ def load_dataset(
         test_split: Name of the split to test on.
         stride: Text: symbols from one window to the next.
         max_windows_per_client: Text: most training windows of one role, 0 for all.
+        image_size: Height and width that images are resized to, 0 to leave them as they are.
         max_train_examples: Size of a uniform subsample of the training set, 0 for all of it.
         seed: The run's seed, which draws the subsample.
 
@@ -121,6 +124,7 @@ def load_dataset(
         test_split=test_split,
         stride=stride,
         max_windows=max_windows_per_client,
+        image_size=image_size,
     )
     target = entry("datasets", name, source.key)
     if not target.is_dir():
@@ -145,7 +149,10 @@ def _open(name: str, folder: Path) -> Dataset:
         )
         for part in ("train", "test")
     )
-    groups = map_array(folder / "train-groups.npy", np.int64) if meta["has-groups"] else None
+    train_groups, test_groups = (
+        map_array(folder / f"{part}-groups.npy", np.int64) if meta[key] else None
+        for part, key in (("train", "has-groups"), ("test", "has-test-groups"))
+    )
     if meta.get("left-out"):
         LOG.warning("roles too short for a window are left out: %s", ", ".join(meta["left-out"]))
     return Dataset(
@@ -155,10 +162,11 @@ def _open(name: str, folder: Path) -> Dataset:
         num_classes=meta["num-classes"],
         class_names=None if meta["class-names"] is None else tuple(meta["class-names"]),
         vocabulary=meta["vocabulary"],
-        train_groups=groups,
+        train_groups=train_groups,
         mean=np.asarray(meta["mean"], dtype=np.float32),
         std=np.asarray(meta["std"], dtype=np.float32),
         fingerprint=meta["fingerprint"],
+        test_groups=test_groups,
     )
 
 

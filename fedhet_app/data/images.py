@@ -18,16 +18,28 @@ _GREY_MODES = ("1", "L", "LA", "La")
 _CHUNK = 1024
 
 
-def scan(splits: list[Cells], wheres: list[str], column: str) -> tuple[tuple[int, int], int]:
+def resize(image: PIL.Image.Image, size: int) -> PIL.Image.Image:
+    """Return an image, of an oblong one the middle, as ``size`` x ``size``.
+
+    Bilinear, with antialiasing.
+    """
+    return PIL.ImageOps.fit(image, (size, size), PIL.Image.Resampling.BILINEAR)
+
+
+def scan(
+    splits: list[Cells], wheres: list[str], column: str, resized: int
+) -> tuple[tuple[int, int], int]:
     """Read the headers of all images.
 
     Args:
         splits: Rows ``{column: {"bytes", "path"}}`` of each split.
         wheres: What to call each split in messages.
         column: Name of the image column.
+        resized: Size that all will have, 0 where they stay as they are.
 
     Returns:
-        The common size (H, W), and the number of channels: 1 if every image is grey, else 3.
+        The common size (H, W) once they are resized, and the number of channels: 1 if every image
+        is grey, else 3.
 
     Raises:
         FedhetError: An image does not open, has more than 8 bits a channel, or another size.
@@ -43,18 +55,22 @@ def scan(splits: list[Cells], wheres: list[str], column: str) -> tuple[tuple[int
     if deep:
         remedy = f"images of mode {deep[0]} have more than 8 bits; convert them to 8 bits"
         raise FedhetError("image-column", column, remedy)
-    if len(sizes) > 1:
+    if len(sizes) > 1 and not resized:
         common = ", ".join(f"{w}x{h} ({count} images)" for (w, h), count in sizes.most_common(3))
         more = f" and {len(sizes) - 3} more" if len(sizes) > 3 else ""
-        remedy = f"the images have {len(sizes)} sizes: {common}{more}; resize them to one size"
+        remedy = (
+            f"the images have {len(sizes)} sizes: {common}{more}; set image-size to resize them"
+        )
         raise FedhetError("image-column", column, remedy)
     if not sizes:
         raise FedhetError("image-column", column, f"no images in {' and '.join(wheres)}")
-    width, height = next(iter(sizes))
+    width, height = (resized, resized) if resized else next(iter(sizes))
     return (height, width), 1 if modes <= set(_GREY_MODES) else 3
 
 
-def decode(cells: Cells, where: str, column: str, channels: int) -> Iterator[NDArray[np.uint8]]:
+def decode(
+    cells: Cells, where: str, column: str, channels: int, resized: int
+) -> Iterator[NDArray[np.uint8]]:
     """Decode one split.
 
     Args:
@@ -62,6 +78,7 @@ def decode(cells: Cells, where: str, column: str, channels: int) -> Iterator[NDA
         where: What to call the split in messages.
         column: Name of the image column.
         channels: 1 for grey, 3 for red, green and blue.
+        resized: Size that all are to have, 0 to leave them as they are.
 
     Yields:
         Chunks (n, H, W, C) in the order of the rows.
@@ -73,7 +90,8 @@ def decode(cells: Cells, where: str, column: str, channels: int) -> Iterator[NDA
     for index, row in enumerate(cells):
         image = _open(row[column], index, where, column)
         try:
-            pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"))
+            plain = image.convert("L" if channels == 1 else "RGB")
+            pixels = np.asarray(resize(plain, resized) if resized else plain)
         except Exception as problem:
             raise _undecodable(index, where, column, problem) from problem
         chunk.append(pixels.reshape(*pixels.shape[:2], channels))

@@ -53,6 +53,10 @@ KNOWN: dict[str, Known] = {
         client_column="writer_id",
         whole=True,
     ),
+    # FLamby's folds are its two files; the hub's copy and a folder of one's own have both.
+    "fed-isic2019": Known(
+        hub_id="flwrlabs/fed-isic2019", label_column="label", client_column="center"
+    ),
     "shakespeare": Known(
         hub_id="flwrlabs/shakespeare", client_column="role_id", whole=True, text=True
     ),

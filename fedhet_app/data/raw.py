@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import PIL.Image
 from numpy.typing import NDArray
 
 from fedhet_app.data.holdout import every_fifth
+from fedhet_app.data.images import resize
 from fedhet_app.data.sources import Source
 from fedhet_app.errors import FedhetError, one_line
 
@@ -27,7 +29,8 @@ class RawSplit:
         labels: (N,) integers or strings.
         class_names: Names of the labels 0..K-1 where the source declares them.
         fine: (N,) labels of finer classes, where the source has such.
-        groups: (N,) natural client of each example, 0..G-1, where the source tells them apart.
+        groups: (N,) natural client of each example, 0..G-1 in the training set, where the source
+            tells them apart; of a test set only where each has training examples.
         held_out: Whether it is a test set taken here from the training set.
         left_out: Natural clients of the source that have too little to train on.
     """
@@ -53,6 +56,18 @@ def upright(raw: RawSplit) -> RawSplit:
     count, width, height, channels = raw.shape
     chunks = (chunk.swapaxes(1, 2) for chunk in raw.chunks)
     return replace(raw, shape=(count, height, width, channels), chunks=chunks)
+
+
+def resized(raw: RawSplit, size: int) -> RawSplit:
+    """Resize every image of one channel to ``size`` x ``size``."""
+
+    def smaller(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        return np.asarray(resize(PIL.Image.fromarray(image), size))
+
+    chunks = (
+        np.stack([smaller(image) for image in chunk[..., 0]])[..., None] for chunk in raw.chunks
+    )
+    return replace(raw, shape=(raw.shape[0], size, size, 1), chunks=chunks)
 
 
 def read_digits() -> tuple[RawSplit, RawSplit]:

@@ -18,7 +18,7 @@ from fedhet_app.errors import FedhetError
 
 DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 # Part of every key: raise it when what is written to the cache changes.
-_FORMAT = 2
+_FORMAT = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +37,7 @@ class Source:
         test_split: Name of the split to test on.
         stride: Text: symbols from one window to the next.
         max_windows: Text: most training windows of one role, 0 for all.
+        image_size: Height and width that images are resized to, 0 to leave them as they are.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Source:
     test_split: str = "test"
     stride: int = 80
     max_windows: int = 0
+    image_size: int = 0
 
     @property
     def key(self) -> str:
@@ -59,7 +61,8 @@ class Source:
         columns = (self.image_column, self.label_column, self.test_split)
         windows = (self.stride, self.max_windows)
         place = (self.name, self.kind, self.place)
-        identity = (_FORMAT, place, files, len(self.train), columns, windows)
+        options = (columns, windows, self.image_size)
+        identity = (_FORMAT, place, files, len(self.train), *options)
         return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
 
 
@@ -72,6 +75,7 @@ def locate(
     test_split: str = "test",
     stride: int = 80,
     max_windows: int = 0,
+    image_size: int = 0,
 ) -> Source:
     """Find a data set without reading it.
 
@@ -83,6 +87,7 @@ def locate(
         test_split: Name of the split to test on.
         stride: Text: symbols from one window to the next.
         max_windows: Text: most training windows of one role, 0 for all.
+        image_size: Height and width that images are resized to, 0 to leave them as they are.
 
     Returns:
         The source. On the hub nothing has been asked yet.
@@ -91,7 +96,7 @@ def locate(
         FedhetError: Unknown name, or a folder that is missing or lacks files.
     """
     if name == "digits":
-        return Source(name=name, kind="digits", place="scikit-learn")
+        return Source(name=name, kind="digits", place="scikit-learn", image_size=image_size)
     known = KNOWN.get(name, Known(hub_id=name[4:] if name.startswith("hub:") else ""))
     if not known.hub_id.strip("/"):
         names = ", ".join(("digits", *KNOWN))
@@ -116,6 +121,7 @@ def locate(
         test_split=test_split,
         stride=stride,
         max_windows=max_windows,
+        image_size=image_size,
     )
 
 

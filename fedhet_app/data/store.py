@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedhet_app.data.cache import map_array, write_chunks
 from fedhet_app.data.labels import classes_of, fine_classes
-from fedhet_app.data.raw import RawSplit, read_digits, read_idx, upright
+from fedhet_app.data.raw import RawSplit, read_digits, read_idx, resized, upright
 from fedhet_app.data.sources import Source
 
 _CHUNK = 4096
@@ -34,9 +34,10 @@ def write(source: Source, folder: Path) -> None:
         digest.update(str(raw.shape).encode())
         digest.update(map_array(folder / f"{part}-inputs.npy", np.uint8).data)
         digest.update(labels.data)
-    if train.groups is not None:
-        np.save(folder / "train-groups.npy", train.groups)
-        digest.update(train.groups.data)
+    for part, raw in (("train", train), ("test", test)):
+        if raw.groups is not None:
+            np.save(folder / f"{part}-groups.npy", raw.groups)
+            digest.update(raw.groups.data)
     fine = fine_classes(train, test)
     for part, numbers in fine.items():
         np.save(folder / f"{part}-fine.npy", numbers)
@@ -49,6 +50,7 @@ def write(source: Source, folder: Path) -> None:
         "class-names": classes.names,
         "vocabulary": classes.count if source.known.text else 0,
         "has-groups": train.groups is not None,
+        "has-test-groups": test.groups is not None,
         "has-fine": bool(fine),
         "left-out": train.left_out,
         "mean": mean.tolist(),
@@ -60,14 +62,14 @@ def write(source: Source, folder: Path) -> None:
 
 def _read(source: Source) -> tuple[RawSplit, RawSplit]:
     if source.kind == "digits":
-        return read_digits()
+        return _sized(source, *read_digits())
     # Imported here: ``datasets`` takes seconds, and only tables and the hub need it.
     if source.kind == "hub" and source.known.idx_prefix:
         from fedhet_app.data.hub import fetch_idx
 
         source = fetch_idx(source)
     if source.kind == "idx":
-        train, test = read_idx(source)
+        train, test = _sized(source, *read_idx(source))
     elif source.known.text:
         from fedhet_app.data.roles import read_roles
 
@@ -77,6 +79,12 @@ def _read(source: Source) -> tuple[RawSplit, RawSplit]:
 
         train, test = read_tables(source)
     return (upright(train), upright(test)) if source.known.transposed else (train, test)
+
+
+def _sized(source: Source, train: RawSplit, test: RawSplit) -> tuple[RawSplit, RawSplit]:
+    """Return both splits as large as the source is to be; tables come so."""
+    size = source.image_size
+    return (resized(train, size), resized(test, size)) if size else (train, test)
 
 
 def _moments(images: NDArray[np.uint8]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

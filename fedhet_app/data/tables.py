@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedhet_app.data.holdout import every_fifth
 from fedhet_app.data.hub import read_hub
 from fedhet_app.data.images import decode, scan
+from fedhet_app.data.natural import clients_of
 from fedhet_app.data.raw import RawSplit
 from fedhet_app.data.sources import Source
 from fedhet_app.errors import FedhetError, one_line
@@ -31,30 +32,31 @@ def read_tables(source: Source) -> tuple[RawSplit, RawSplit]:
         tables = [read_parquet(files) for files in (source.train, source.test) if files]
     else:
         tables = read_hub(source)
-    groups = _clients(tables[0], source) if source.known.client_column else None
+    groups = clients_of(tables, source)
     whole = len(tables) == 1
-    if whole and groups is not None:
-        test = every_fifth(groups)
+    if whole and groups[0] is not None:
+        test = every_fifth(groups[0])
         tables = [tables[0].select(np.flatnonzero(part)) for part in (~test, test)]
-        groups = groups[~test]
+        groups = [groups[0][~test], groups[0][test]]
     image_column = _image_column(tables[0], source.image_column)
     label_column = _label_column(tables[0], source.label_column)
     cells = [_image_cells(table, image_column) for table in tables]
     wheres = [f"the {name} split of {source.place}" for name in ("train", source.test_split)]
-    (height, width), channels = scan(cells, wheres, image_column)
+    (height, width), channels = scan(cells, wheres, image_column, source.image_size)
     splits = []
-    for table, cell, where in zip(tables, cells, wheres, strict=True):
+    for table, cell, where, clients in zip(tables, cells, wheres, groups, strict=True):
         labels, class_names = _labels(table, label_column)
         splits.append(
             RawSplit(
                 shape=(len(labels), height, width, channels),
-                chunks=decode(cell, where, image_column, channels),
+                chunks=decode(cell, where, image_column, channels, source.image_size),
                 labels=labels,
                 class_names=class_names,
                 fine=_fine(table, source),
+                groups=clients,
             )
         )
-    return replace(splits[0], groups=groups), replace(splits[1], held_out=whole)
+    return splits[0], replace(splits[1], held_out=whole)
 
 
 def read_parquet(files: tuple[Path, ...]) -> datasets.Dataset:
@@ -110,26 +112,6 @@ def _choose(key: str, wanted: str, columns: list[str], guesses: list[list[str]])
         remedy = f"cannot be guessed; set it to one of the columns {', '.join(columns)}"
         raise FedhetError(key, wanted, remedy)
     return wanted
-
-
-def _clients(table: datasets.Dataset, source: Source) -> NDArray[np.int64]:
-    """Return the natural client (N,) of each example, numbered in the sorted order of their ids."""
-    column = source.known.client_column
-    if column not in table.column_names:
-        have = ", ".join(table.column_names)
-        remedy = (
-            f"has no column {column!r} of its clients, only {have}; whatever the partition, rename"
-            f" the column that tells them apart to {column!r}, for example by pyarrow's"
-            " rename_columns"
-        )
-        raise FedhetError("data-dir", source.place, remedy)
-    ids = table.select_columns([column])[column][:]
-    if None in ids:
-        row = ids.index(None)
-        remedy = f"row {row} has no {column!r}; fill it in or remove the row"
-        raise FedhetError("data-dir", source.place, remedy)
-    _, numbers = np.unique(np.asarray(ids), return_inverse=True)
-    return numbers.astype(np.int64)
 
 
 def _fine(table: datasets.Dataset, source: Source) -> NDArray[np.int64] | NDArray[np.str_] | None:

@@ -24,7 +24,9 @@ def _kaiming(module: nn.Module) -> None:
 INITS: dict[str, Callable[[nn.Module], None]] = {"default": _keep, "kaiming": _kaiming}
 
 
-def initial_module(builder: Builder, spec: ModelSpec, init: str, seed: int) -> nn.Module:
+def initial_module(
+    builder: Builder, spec: ModelSpec, init: str, seed: int, *keys: int
+) -> nn.Module:
     """Build the full network with the initial weights of a seed.
 
     Args:
@@ -33,13 +35,14 @@ def initial_module(builder: Builder, spec: ModelSpec, init: str, seed: int) -> n
         init: ``default`` keeps what the layers draw for themselves; ``kaiming`` redraws the weights
             of convolutions and linear layers from N(0, 2 / fan_in) and zeroes their biases.
         seed: The run's seed.
+        *keys: Tell several models of one run apart.
 
     Raises:
         FedhetError: The initialisation is unknown.
     """
     if init not in INITS:
         raise FedhetError("init", init, f"unknown; use one of {', '.join(INITS)}")
-    with torch_seeded(seed, "init"):
+    with torch_seeded(seed, "init", *keys):
         module = builder(1.0, spec)
         INITS[init](module)
     return module

@@ -86,8 +86,8 @@ def test_digits_need_no_folder(tmp_path):
 
 @pytest.mark.parametrize("name", ["mnist", "", "hub:", "hub:/"])
 def test_an_unknown_name_lists_the_known_ones(name):
-    names = "digits, fashion-mnist, cifar10, cifar100, cifar100-20, emnist, femnist, shakespeare"
-    with pytest.raises(FedhetError, match=rf"dataset = .*{names}, or hub:NAME"):
+    names = "digits, fashion-mnist, cifar10, cifar100, cifar100-20, emnist, femnist, fed-isic2019"
+    with pytest.raises(FedhetError, match=rf"dataset = .*{names}, shakespeare, or hub:NAME"):
         locate(name)
 
 

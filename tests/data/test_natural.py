@@ -66,7 +66,7 @@ def test_more_clients_than_natural_ones():
 
 
 def test_a_data_set_without_natural_clients():
-    match = r"partition = 'natural': .*no natural clients, femnist, shakespeare have; use dirich"
+    match = r"partition = 'natural': .*no natural clients, femnist, fed-isic2019, shakespeare have;"
     with pytest.raises(FedhetError, match=match):
         make_partition(np.zeros(4, dtype=np.int64), num_clients=2, **OPTIONS)
 

@@ -1,0 +1,165 @@
+"""FedGMM's shared model: a stack of classifiers, and Gaussians over features of a frozen encoder.
+
+The classifiers, the projection of the features and the Gaussians travel as one vector. The encoder
+never does: it stays as it is drawn, and every node draws it from the run's seed.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedhet_app.errors import FedhetError
+from fedhet_app.evaluation import logits_of
+from fedhet_app.mixture.gaussian import Gaussians, Projection, log_densities
+from fedhet_app.mixture_model import MixtureModel, Outputs, mixture_of
+from fedhet_app.model_stack import initial_stack, stack_logits, stack_tensors
+from fedhet_app.models import INITS
+from fedhet_app.models.encoders import build_encoder
+from fedhet_app.seeding import rng_for, torch_seeded
+from fedhet_app.submodel.flat import FlatModule
+from fedhet_app.task import Task
+from fedhet_app.training import Examples
+
+MOMENTS, MASS = "moments", "mass"
+"""What a client sends beside its classifiers: moments by Gaussian, and examples by classifier."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedPart:
+    """What travels.
+
+    Attributes:
+        stack: The classifiers, shape ``(B D,)``.
+        projection: From the encoder's features to z; zero before the first exchange of a run.
+        gaussians: Over z.
+    """
+
+    stack: NDArray[np.float32]
+    projection: Projection
+    gaussians: Gaussians
+
+    def vector(self) -> NDArray[np.float32]:
+        """Return all of it as one vector."""
+        parts = (
+            self.projection.center,
+            self.projection.axes,
+            self.gaussians.means,
+            self.gaussians.covariances,
+        )
+        return np.concatenate([self.stack, *(part.ravel().astype(np.float32) for part in parts)])
+
+
+class GaussianModel:
+    """Encoder, classifiers and Gaussians of a task.
+
+    Args:
+        task: Data and network; its method is FedGMM.
+
+    Raises:
+        FedhetError: The encoder's features have fewer dimensions than they are to be projected to.
+    """
+
+    def __init__(self, task: Task) -> None:
+        options, embedding = task.config.fedgmm, task.config.routing.embedding
+        if options.dimensions > embedding:
+            remedy = f"routing.embedding = {embedding} features have no more; use that or less"
+            raise FedhetError("fedgmm.dimensions", options.dimensions, remedy)
+        self._task, self.embedding = task, embedding
+        count, size = options.gaussians, options.dimensions
+        self._shapes = ((embedding,), (size, embedding), (count, size), (count, size, size))
+        with torch_seeded(task.config.seed, "init", 0):
+            encoder = build_encoder(task.config.routing.encoder, embedding, task.spec)
+            INITS[task.config.init](encoder)
+        self._encoder = FlatModule(encoder, task.device)
+        stack = initial_stack(task, options.components)
+        self.stack_size = stack.size
+        means = rng_for(task.config.seed, "clusters").normal(size=(count, size))
+        shared = SharedPart(
+            stack=stack,
+            projection=Projection(center=np.zeros(embedding), axes=np.zeros((size, embedding))),
+            gaussians=Gaussians(means=means, covariances=np.stack([np.eye(size)] * count)),
+        )
+        self.initial = shared.vector()
+        self.load(self.initial)
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """The number of floats of what travels, and of what does not, by name."""
+        private = self._task.config.fedgmm.gaussians * self._task.config.fedgmm.components
+        return {"shared": self.initial.size, "mixing weights": private}
+
+    def load(self, vector: NDArray[np.float32]) -> None:
+        """Put what travels in place, of the shape of ``initial``; ``shared`` has its parts."""
+        self.shared = self.split(vector)
+
+    def split(self, vector: NDArray[np.float32]) -> SharedPart:
+        """Return the parts of what travels."""
+        ends = np.cumsum([self.stack_size, *map(math.prod, self._shapes)])
+        stack, *flat = np.split(vector, ends[:-1])
+        center, axes, means, covariances = (
+            part.astype(np.float64).reshape(shape)
+            for part, shape in zip(flat, self._shapes, strict=True)
+        )
+        return SharedPart(
+            stack=stack,
+            projection=Projection(center=center, axes=axes),
+            gaussians=Gaussians(means=means, covariances=covariances),
+        )
+
+    def features(self, examples: Examples, rows: Tensor) -> Tensor:
+        """Return the encoder's features h of some rows, float64 of shape ``(n, D)``."""
+        return logits_of(self._encoder, examples, rows).double()
+
+    def projected(self, features: Tensor) -> Tensor:
+        """Return z, float64 of shape ``(n, d)``, of features ``(n, D)``."""
+        projection = self.shared.projection
+        center, axes = (
+            torch.from_numpy(each).to(features.device)
+            for each in (projection.center, projection.axes)
+        )
+        return (features - center) @ axes.T
+
+    def logits(self, examples: Examples, rows: Tensor) -> Tensor:
+        """Return what every classifier gives for some rows, shape ``(n, B, K)``."""
+        return stack_logits(self._task, self.shared.stack, examples, rows)
+
+    def outputs(self, examples: Examples, rows: Tensor, *, predict: bool = True) -> Outputs:
+        """Return logits ``(n, B, K)`` and, as every client's scores, log densities ``(n, m, A)``.
+
+        Args:
+            examples: Where ``rows`` index into.
+            rows: At least one, shape ``(n,)``.
+            predict: Whether to run the classifiers; else there are no logits, ``(0, B, K)``.
+        """
+        z = self.projected(self.features(examples, rows))
+        densities = log_densities(z, self.shared.gaussians)
+        none = torch.empty(0, self._task.config.fedgmm.components, 0)
+        return Outputs(
+            logits=self.logits(examples, rows) if predict else none,
+            scores=densities[:, None].expand(-1, self._task.config.num_clients, -1),
+        )
+
+    def tensors(self, vector: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
+        """Return what travels by name, the classifiers in torch's names and shapes."""
+        shared = self.split(vector)
+        return {
+            **stack_tensors(self._task, shared.stack),
+            "projection.center": shared.projection.center,
+            "projection.axes": shared.projection.axes,
+            "gaussians.means": shared.gaussians.means,
+            "gaussians.covariances": shared.gaussians.covariances,
+        }
+
+
+gaussian_model_of = lru_cache(maxsize=2)(GaussianModel)
+
+
+def routing_model_of(task: Task) -> MixtureModel | GaussianModel:
+    """Return the networks by which a task's method routes."""
+    return gaussian_model_of(task) if task.config.strategy == "fedgmm" else mixture_of(task)
