@@ -67,13 +67,16 @@ def _train(message: Message, context: Context, procedures: Mapping[str, Procedur
 def predict(message: Message, context: Context) -> Message:
     """Predict what was asked with this client's own model."""
     task, partition = _task_and_partition(context)
-    query = replace(wire.read_query(message), state=_state(message, partition, context))
+    state = _state(message, partition, context, tidy=False)
+    query = replace(wire.read_query(message), state=state)
     return wire.answer_to(message, ANSWERS[task.config.strategy](task, partition, query))
 
 
-def _state(message: Message, partition: int, context: Context) -> ClientState | None:
+def _state(
+    message: Message, partition: int, context: Context, *, tidy: bool = True
+) -> ClientState | None:
     note = wire.read_note(message)
-    return None if note is None else open_state(note, partition, context)
+    return None if note is None else open_state(note, partition, context, tidy=tidy)
 
 
 def _task_and_partition(context: Context) -> tuple[Task, int]:

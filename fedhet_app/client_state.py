@@ -46,10 +46,12 @@ class ClientState:
     Args:
         shelf: Where its versions are.
         note: Which of them count.
+        tidy: Whether ``load`` deletes what is not needed. Not between a round's training and its
+            end: until then a resumed run may go back to the round before.
     """
 
-    def __init__(self, shelf: Shelf, note: StateNote) -> None:
-        self._shelf, self._note = shelf, note
+    def __init__(self, shelf: Shelf, note: StateNote, *, tidy: bool = True) -> None:
+        self._shelf, self._note, self._tidy = shelf, note, tidy
 
     def load(self) -> Arrays | None:
         """Return the accepted state, or ``None`` before the first, and delete what is not needed.
@@ -59,8 +61,9 @@ class ClientState:
         """
         accepted = self._note.accepted
         rounds = self._shelf.rounds()
-        for stale in rounds - {accepted, self._note.kept}:
-            self._shelf.remove(stale)
+        if self._tidy:
+            for stale in rounds - {accepted, self._note.kept}:
+                self._shelf.remove(stale)
         if accepted == 0:
             return None
         if accepted not in rounds:
@@ -95,7 +98,9 @@ class ClientState:
         self._shelf.write(server_round, dict(arrays))
 
 
-def open_state(note: StateNote, partition: int, context: Context) -> ClientState:
+def open_state(
+    note: StateNote, partition: int, context: Context, *, tidy: bool = True
+) -> ClientState:
     """Return a client's state: in the node's ``state-dir``, the run directory, or the context.
 
     The run directory is used only where it holds the token of this very run: in a simulation.
@@ -107,10 +112,10 @@ def open_state(note: StateNote, partition: int, context: Context) -> ClientState
         raise FedhetError("run", note.run, "is no token of a run; the server must be fedhet's own")
     offered, own = Path(note.directory), state_dir(context)
     if own is not None:
-        return ClientState(FolderShelf(own / note.run / str(partition)), note)
+        return ClientState(FolderShelf(own / note.run / str(partition)), note, tidy=tidy)
     if _read_token(offered) == note.run:
-        return ClientState(FolderShelf(offered / str(partition)), note)
-    return ClientState(RecordShelf(context.state, note.run), note)
+        return ClientState(FolderShelf(offered / str(partition)), note, tidy=tidy)
+    return ClientState(RecordShelf(context.state, note.run), note, tidy=tidy)
 
 
 def state_dir(context: Context) -> Path | None:

@@ -82,6 +82,16 @@ def test_the_state_of_the_checkpoint_stays_until_there_is_a_newer_one(make, tmp_
 
 
 @SHELVES
+def test_a_state_that_is_read_before_its_round_has_ended_costs_no_other(make, tmp_path):
+    shelf = make(tmp_path)
+    for server_round in (2, 3, 4):
+        at(shelf).save(server_round, arrays_of(server_round))
+    asked = ClientState(shelf, note(accepted=4, kept=2), tidy=False)
+    assert_equal(asked.load(), 4)
+    assert shelf.rounds() == {2, 3, 4}
+
+
+@SHELVES
 def test_a_state_that_is_lost_is_an_error(make, tmp_path):
     with pytest.raises(FedhetError, match=r"round = 4: the client no longer has it; set state-dir"):
         at(make(tmp_path), accepted=4).load()

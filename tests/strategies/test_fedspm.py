@@ -70,6 +70,7 @@ def test_the_order_of_arrival_changes_nothing(tmp_path):
 @pytest.mark.parametrize("strategy", ["feddrm", "fedspm"])
 def test_a_resumed_run_ends_with_the_bits_of_an_unbroken_one(strategy, tmp_path):
     options = {**MIXTURE, "strategy": strategy, "norm": "bn", "fraction_train": 0.5}
+    options |= {"evaluate_every": 1}  # the stop comes after clients were asked for predictions
     whole = run(tmp_path / "whole", **options)
     interrupted(tmp_path / "halves", 2, **options)
     assert outcome(run(tmp_path / "halves", resume=True, **options)) == outcome(whole)
