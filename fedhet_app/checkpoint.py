@@ -12,7 +12,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from fedhet_app.config import Config
+from fedhet_app.config import DEFAULTS, Config
 from fedhet_app.errors import FedhetError
 from fedhet_app.results import RunReader, load_tensors, save_tensors
 
@@ -74,7 +74,7 @@ def load(directory: Path, config: Config, data: Mapping[str, str]) -> Checkpoint
 
 
 def _check_same(before: dict[str, Any], config: Config) -> None:
-    now = config.flat()
+    before, now = {**DEFAULTS, **before}, config.flat()  # options may have come since
     for key in sorted(before.keys() | now.keys()):
         old, new = before.get(key), now.get(key)
         if old != new and key not in FREE_TO_CHANGE and not _extends(key, old, new, config):

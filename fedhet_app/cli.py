@@ -21,6 +21,8 @@ from fedhet_app.versions import ROOT
 USER_ERROR, INTERRUPTED = 2, 130
 ENGINES = ("ray", "inline")
 
+# What each argument is stands in the docstrings: click drops the help of typer's arguments from 8.5
+# on, and Flower keeps typer at a version that does not know.
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -50,17 +52,24 @@ def _say(message: str) -> None:
 
 @app.command()
 def run(
-    preset: Annotated[Path | None, typer.Argument(help="A run preset (TOML).")] = None,
+    preset: Annotated[Path | None, typer.Argument()] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", help="key=value pairs in one string; text needs no quotes."),
+        typer.Option(
+            "--set",
+            help="key=value pairs in one string; text needs no quotes. The keys: `fedhet run "
+            "--dry-run`, and `Options` in the README.",
+        ),
     ] = None,
     engine: Annotated[str, typer.Option(help="ray or inline.")] = "ray",
     results: Annotated[Path | None, typer.Option(help="Run directory to write.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Run directory to continue.")] = None,
     dry_run: Annotated[bool, typer.Option(help="Show configuration and cost only.")] = False,
 ) -> None:
-    """Train one federation; the last line is the run directory."""
+    """Train one federation; the last line is the run directory.
+
+    PRESET is a TOML file of options, as in configs/<dataset>/; without one the defaults hold.
+    """
     if engine not in ENGINES:
         raise FedhetError("--engine", engine, f"must be one of {', '.join(ENGINES)}")
     config = _configured(preset, set_ or [], results, resume)
@@ -118,13 +127,16 @@ def _log_to(console: Console) -> None:
 
 @app.command()
 def sweep(
-    suite: Annotated[Path, typer.Argument(help="A suite of runs (YAML).")],
+    suite: Path,
     jobs: Annotated[int | None, typer.Option(help="Runs at a time; else as CPUs allow.")] = None,
     results: Annotated[Path | None, typer.Option(help="Folder for the run directories.")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Run of the suite to run.")] = None,
     seed: Annotated[list[int] | None, typer.Option(help="Seed of the suite to run.")] = None,
 ) -> None:
-    """Run a suite, or continue it; the last line is the folder of its results."""
+    """Run a suite, or continue it; the last line is the folder of its results.
+
+    SUITE is a YAML file of runs and seeds, as in configs/suites/.
+    """
     from fedhet_app import sweep_display
     from fedhet_app.suites import load_suite
 
@@ -149,10 +161,13 @@ def sweep(
 
 @app.command()
 def evaluate(
-    directory: Annotated[Path, typer.Argument(help="A finished run.")],
+    directory: Path,
     width: Annotated[float, typer.Option(help="Width of the slice to measure.")] = 1.0,
 ) -> None:
-    """Measure a finished run's model, or a slice of it, on the test set."""
+    """Measure a finished run's model, or a slice of it, on the test set.
+
+    DIRECTORY is the run's, the last line that `fedhet run` prints.
+    """
     from fedhet_app import finished
 
     model = finished.load(directory)
@@ -162,11 +177,14 @@ def evaluate(
 
 @app.command()
 def export(
-    directory: Annotated[Path, typer.Argument(help="A finished run.")],
-    file: Annotated[Path, typer.Argument(help="The safetensors file to write.")],
+    directory: Path,
+    file: Path,
     width: Annotated[float, typer.Option(help="Width of the slice to write.")] = 1.0,
 ) -> None:
-    """Write a finished run's model, or a slice of it, for a device."""
+    """Write a finished run's model, or a slice of it, for a device.
+
+    DIRECTORY is the run's, FILE the safetensors file to write.
+    """
     from fedhet_app import finished
 
     finished.export(finished.load(directory), width, file)
@@ -175,10 +193,13 @@ def export(
 
 @app.command()
 def route(
-    directory: Annotated[Path, typer.Argument(help="A finished run of a method that routes.")],
-    images: Annotated[list[Path], typer.Argument(help="Image files.")],
+    directory: Path,
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...")],
 ) -> None:
-    """Route new images to the clients of a finished run, and show what those predict."""
+    """Route new images to the clients of a finished run, and show what those predict.
+
+    DIRECTORY is that of a run of a method that routes (fedspm, feddrm), each IMAGE a file.
+    """
     from fedhet_app import queries
     from fedhet_app.engine import InlineGrid, virtual_nodes
 
@@ -191,9 +212,7 @@ def route(
 
 @app.command()
 def audit(
-    directories: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Runs, or folders with runs below.")
-    ],
+    directories: Annotated[list[Path], typer.Argument(metavar="DIR...")],
     column: Annotated[
         str, typer.Option(help="Numeric column of clients.jsonl that is the estimate.")
     ] = "divergence",
@@ -202,11 +221,16 @@ def audit(
     ] = None,
     json: Annotated[Path | None, typer.Option(help="File to write everything to.")] = None,
 ) -> None:
-    """Ask of finished runs whether an estimate knows the clients' data or restates capacity."""
+    """Ask of finished runs whether an estimate knows the clients' data or restates capacity.
+
+    Each DIR is a run, or a folder with runs below.
+    """
     from fedhet_app.analysis.audit import display as audit_display
     from fedhet_app.analysis.audit.audit import audit as audit_runs
+    from fedhet_app.analysis.audit.audit import check_column
 
     result = audit_runs(directories, column, control)
+    check_column(result)
     audit_display.show(console, result)
     if json is not None:
         audit_display.write(json, result)
@@ -214,12 +238,15 @@ def audit(
 
 @app.command()
 def report(
-    directories: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Runs, or folders with runs below.")
-    ],
-    out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("report"),
+    directories: Annotated[list[Path], typer.Argument(metavar="DIR...")],
+    out: Annotated[
+        Path, typer.Option(help="Folder to write to; an earlier report is replaced.")
+    ] = Path("report"),
 ) -> None:
-    """Write tables and figures of finished runs; the last line is the HTML page."""
+    """Write tables and figures of finished runs; the last line is the HTML page.
+
+    Each DIR is a run, or a folder with runs below.
+    """
     from fedhet_app.analysis.report import write_report
 
     page = write_report(directories, out)

@@ -100,7 +100,7 @@ class Config:
     model: str = "cnn"
     model_preset: Literal["small", "paper"] = "small"
     norm: Literal["gn", "bn", "sbn", "none"] = "gn"
-    init: Literal["default", "kaiming"] = "default"
+    init: Literal["default", "kaiming", "torch"] = "default"
     embedding: CountOrZero = 0  # size of a layer before the classifier, 0: none
     embed_norm: Literal["none", "ln-relu"] = "none"
 

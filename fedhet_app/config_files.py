@@ -5,6 +5,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from fedhet_app.config import DEFAULTS
 from fedhet_app.errors import FedhetError
 from fedhet_app.options import Scalar
 
@@ -33,8 +34,8 @@ def load_toml(path: Path) -> dict[str, Scalar]:
 def parse_pairs(text: str) -> dict[str, Scalar]:
     """Return the values of ``key=value`` pairs separated by spaces.
 
-    Values are written as in TOML. A string may stand without quotes unless it holds a space or
-    reads as a number or a boolean. The last pair of a key counts.
+    Values are written as in TOML, but text needs quotes only where it holds a space. The last pair
+    of a key counts.
 
     Raises:
         FedhetError: Something is not a pair.
@@ -47,13 +48,14 @@ def parse_pairs(text: str) -> dict[str, Scalar]:
         if match is None:
             remedy = "must be key=value pairs separated by spaces; quote a value that holds a space"
             raise FedhetError("--set", text[position:].strip(), remedy)
-        pairs[match[1]] = _value(match[2])
+        pairs[match[1]] = _value(match[1], match[2])
         position = match.end()
     return pairs
 
 
-def _value(text: str) -> Scalar:
-    if "#" in text and text[0] not in "'\"":  # would start a comment
+def _value(key: str, text: str) -> Scalar:
+    quoted = text[0] in "'\""
+    if not quoted and (isinstance(DEFAULTS.get(key), str) or "#" in text):  # would start a comment
         return text
     try:
         value = tomllib.loads(f"value = {text}")["value"]

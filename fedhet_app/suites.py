@@ -7,14 +7,15 @@
     seeds: [42, 43, 44]
     runs:
       has-fl: {strategy: has-fl}
-      control: {strategy: random-budget, random-budget.match: "@has-fl"}
+      random-budget: {strategy: random-budget, random-budget.match: "@has-fl"}
       loose: {strategy: has-fl, has-fl.gamma: 0.5, seeds: [42]}
 
 ``base`` and the runs hold run-config keys, flat or in tables, as presets do; options of a method in
 ``base`` are for the runs of that strategy. With ``extends: FILE`` the tables of another suite lie
 below; a run of it that is ``null`` here is left out. ``"@name"`` is the run
 directory of that run with the same seed, which runs first. Results: a folder with ``suite.json``
-and a run directory ``<label>/seed<seed>`` for each run.
+and a run directory ``<label>/seed<seed>`` for each run. Paper A's tables in a report take runs by
+label: those of ``configs/suites/paper-a-*.yaml``.
 """
 
 from collections.abc import Sequence

@@ -152,3 +152,13 @@ def test_other_data_is_not_resumed(name, tmp_path):
         run(tmp_path / "run", resume=True, **options)
     assert caught.value.key == name
     assert RunReader(tmp_path / "run").rounds == rows
+
+
+def test_a_run_from_before_an_option_existed_goes_on_with_its_default(tmp_path):
+    whole = run(tmp_path / "whole", **OPTIONS)
+    reader = interrupted(tmp_path / "run", 4, **OPTIONS)
+    file = reader.directory / "config.json"
+    content = json.loads(file.read_text())
+    del content["config"]["vote-tie"]
+    file.write_text(json.dumps(content))
+    assert outcome(run(tmp_path / "run", resume=True, **OPTIONS)) == outcome(whole)

@@ -17,11 +17,11 @@ from fedhet_app.analysis import mixture_part, paper_a, paper_b, submodel_part
 from fedhet_app.analysis.audit.verdict import counted
 from fedhet_app.analysis.page import Block, Heading, Image, Paragraph, html, markdown
 from fedhet_app.analysis.plots.allocation import cost_bars
+from fedhet_app.analysis.report_folder import PAGE, TEXT, TITLE_END, check_folder, write_files
 from fedhet_app.analysis.study import Section, Study, load_study
 from fedhet_app.analysis.tables.cells import Table
 from fedhet_app.analysis.tables.claims import claims_table, open_question_table
 from fedhet_app.analysis.tables.side import all_runs_table, left_out_table, settings_table
-from fedhet_app.errors import FedhetError
 
 
 class _Part(Protocol):
@@ -69,39 +69,33 @@ def write_report(directories: Sequence[Path], folder: Path) -> Path:
 
     Args:
         directories: Run directories, results of sweeps, or folders that hold either anywhere below.
-        folder: Where to; files of the same names are replaced.
+        folder: Where to; an earlier report there is replaced.
 
     Returns:
         The HTML page.
 
     Raises:
         FedhetError: There is no finished run, a file of one is damaged, or the folder cannot be
-            written to.
+            written to or holds something else.
     """
+    check_folder(folder)  # before the work, which takes a while
     study = load_study(directories)
     report = _report_on(study)
-    page = folder / "report.html"
-    try:
-        for each in ("tables", "figures"):
-            (folder / each).mkdir(parents=True, exist_ok=True)
-        for path, png in report.images.items():
-            (folder / path).write_bytes(png)
-        for table in report.blocks:
-            if isinstance(table, Table):
-                stem = folder / "tables" / table.name
-                stem.with_name(f"{table.name}.md").write_text(table.markdown() + "\n", "utf-8")
-                stem.with_name(f"{table.name}.csv").write_text(table.csv(), "utf-8")
-        (folder / "report.md").write_text(markdown(report.blocks), "utf-8")
-        page.write_text(html(_title(study), report.blocks, report.images), "utf-8")
-    except OSError as error:
-        remedy = f"cannot be written to ({error.strerror}); name another folder"
-        raise FedhetError("--out", str(folder), remedy) from error
-    return page
+    texts = {
+        TEXT: markdown(report.blocks),
+        PAGE: html(_title(study), report.blocks, report.images),
+    }
+    for table in report.blocks:
+        if isinstance(table, Table):
+            texts[f"tables/{table.name}.md"] = table.markdown() + "\n"
+            texts[f"tables/{table.name}.csv"] = table.csv()
+    write_files(folder, report.images | {path: text.encode() for path, text in texts.items()})
+    return folder / PAGE
 
 
 def _title(study: Study) -> str:
     subjects = {section.dual: "FedSPM" if section.dual else "HAS-FL" for section in study.sections}
-    return f"{' and '.join(subjects[each] for each in sorted(subjects))} study: report"
+    return f"{' and '.join(subjects[each] for each in sorted(subjects))} {TITLE_END}"
 
 
 def _report_on(study: Study) -> _Report:

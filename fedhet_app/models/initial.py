@@ -1,6 +1,7 @@
 """The initial weights of a run."""
 
 from collections.abc import Callable
+from types import MethodType
 
 from torch import nn
 
@@ -21,7 +22,17 @@ def _kaiming(module: nn.Module) -> None:
                 nn.init.zeros_(layer.bias)
 
 
-INITS: dict[str, Callable[[nn.Module], None]] = {"default": _keep, "kaiming": _kaiming}
+def _torch(module: nn.Module) -> None:
+    for layer in module.modules():
+        if isinstance(reset := getattr(layer, "reset_parameters", None), MethodType):
+            reset()
+
+
+INITS: dict[str, Callable[[nn.Module], None]] = {
+    "default": _keep,
+    "kaiming": _kaiming,
+    "torch": _torch,
+}
 
 
 def initial_module(
@@ -32,8 +43,10 @@ def initial_module(
     Args:
         builder: Builds the network of a width.
         spec: What the network is built from.
-        init: ``default`` keeps what the layers draw for themselves; ``kaiming`` redraws the weights
-            of convolutions and linear layers from N(0, 2 / fan_in) and zeroes their biases.
+        init: ``default`` keeps what the network draws for itself; ``kaiming`` redraws the weights
+            of convolutions and linear layers from N(0, 2 / fan_in) and zeroes their biases;
+            ``torch`` lets every layer draw as torch's layers do, which undoes a network's own
+            choices, such as a ResNet's blocks that start as nothing but their shortcut.
         seed: The run's seed.
         *keys: Tell several models of one run apart.
 

@@ -5,7 +5,7 @@ import pytest
 from running import run
 from scipy import stats
 
-from fedhet_app.analysis.audit.audit import audit
+from fedhet_app.analysis.audit.audit import audit, check_column
 from fedhet_app.analysis.audit.measures import LABELS
 from fedhet_app.config import DEFAULTS
 from fedhet_app.errors import FedhetError
@@ -484,15 +484,15 @@ def test_the_command_shows_tables_and_verdicts_and_writes_json(fedhet, paired, t
 
 
 def test_the_command_says_what_is_undefined_and_writes_null(fedhet, tmp_path):
-    tv, rows, _ = DEGENERATE["no such column"]
+    tv, rows, _ = DEGENERATE["constant estimate"]
     write_run(tmp_path / "run", tv, rows)
     file = tmp_path / "audit.json"
     status, out, _ = fedhet("audit", tmp_path / "run", "--json", file)
     assert status == 0
     assert "undefined (seed 42): r(estimate, TV), r(estimate, capacity), " in out
     assert json.loads(file.read_text())["groups"][0]["pooled"]["estimate-tv"]["r"] is None
-    status, out, _ = fedhet("audit", tmp_path / "run", "--column", "mine")
-    assert "r(mine, TV | capacity) = " in out
+    status, out, _ = fedhet("audit", tmp_path / "run", "--column", "allocated-width")
+    assert "r(allocated-width, TV | capacity) = " in out
 
 
 def test_the_commands_mistakes_are_one_line(fedhet, tmp_path, clients):
@@ -504,3 +504,28 @@ def test_the_commands_mistakes_are_one_line(fedhet, tmp_path, clients):
     assert (status, err.count("\n")) == (2, 1)
     assert "--json = " in err
     assert "cannot be written (No such file or directory); name a file in a folder" in err
+
+
+def test_a_column_that_no_run_has_is_refused(fedhet, tmp_path, clients):
+    """One run with it is enough: the others say themselves that theirs is undefined."""
+    tv = clients.pop("tv")
+    has = write_run(tmp_path / "has-fl", tv, rows_of(clients))
+    plain = {"capacity": clients["capacity"], "width": clients["capacity"]}
+    lacks = write_run(tmp_path / "fedavg", tv, rows_of(plain), strategy="fedavg")
+    check_column(audit([has, lacks]))
+    with pytest.raises(FedhetError, match=r"^--column = 'divergence': .*: capacity, width$"):
+        check_column(audit([lacks]))
+    message = "no run has a finite number there in clients.jsonl; name a column that has: "
+    status, out, err = fedhet("audit", tmp_path, "--column", "nosuch", "--json", tmp_path / "x")
+    assert (status, out, len(err.splitlines())) == (2, "", 1)
+    assert (
+        f"--column = 'nosuch': {message}allocated-width, capacity, divergence, examples, width"
+        in err
+    )
+    assert not (tmp_path / "x").exists()
+
+
+def test_without_a_row_there_is_no_column(tmp_path):
+    result = audit([write_run(tmp_path / "run", [0.1, 0.2], [])])
+    with pytest.raises(FedhetError, match=r"name a column that has: none$"):
+        check_column(result)

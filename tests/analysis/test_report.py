@@ -195,6 +195,50 @@ def test_a_folder_that_cannot_be_written_to_is_refused(study, tmp_path):
         write_report([study], tmp_path / "file")
 
 
+def files_of(folder):
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_report_replaces_an_earlier_one_and_leaves_what_stands_beside_it(study, page, tmp_path):
+    write_run(tmp_path / "run", dataset="digits")
+    out = tmp_path / "out"
+    write_report([tmp_path / "run"], out)
+    assert "tables/digits-table-2.csv" in files_of(out)
+    (out / "README.md").write_text("how it was made")
+    write_report([study], out)
+    assert files_of(out) == files_of(page.parent) | {"README.md"}
+    for name in files_of(page.parent):
+        assert (out / name).read_bytes() == (page.parent / name).read_bytes()
+
+
+FOREIGN = {
+    "notes.txt": "holds notes.txt and no report; name a new folder, or an empty one",
+    "report.md": "holds report.md and no report; name a new folder",
+    "tables/mine.csv": "holds tables and no report; name a new folder",
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_folder_of_other_files_is_refused_and_left_as_it_is(name, study, tmp_path):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("# A study")
+    with pytest.raises(FedhetError, match=f"--out = .*: {FOREIGN[name]}"):
+        write_report([study], tmp_path)
+    assert files_of(tmp_path) == {name}
+
+
+@pytest.mark.parametrize("name", ["tables/notes.txt", "figures/old.csv", "figures/more/a.png"])
+def test_other_files_among_those_of_a_report_are_not_removed(name, study, tmp_path):
+    write_report([study], tmp_path)
+    before = files_of(tmp_path)
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    found = "/".join(name.split("/")[:2])
+    with pytest.raises(FedhetError, match=f"holds {found}, which no report writes; move it else"):
+        write_report([study], tmp_path)
+    assert files_of(tmp_path) == before | {name}
+
+
 def fedhet(monkeypatch, *arguments):
     monkeypatch.setattr(sys, "argv", ["fedhet", *map(str, arguments)])
     with pytest.raises(SystemExit) as status:

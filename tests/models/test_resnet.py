@@ -166,3 +166,16 @@ def test_embeddings_that_make_no_sense():
     text = ModelSpec(input_shape=(80,), num_classes=95, vocabulary=95, embedding=6)
     with pytest.raises(FedhetError, match=r"embedding = 6: has no effect with model = lstm; use 0"):
         builder_for("lstm")(1.0, text)
+
+
+def test_init_torch_starts_the_blocks_as_torch_layers_do():
+    own, plain = (
+        initial_module(builder_for("resnet8"), CIFAR, init, 3) for init in ("default", "torch")
+    )
+    for name, parameter in plain.named_parameters():
+        if "norm" in name and name.endswith("weight"):
+            assert torch.equal(parameter, torch.ones_like(parameter)), name
+        if parameter.dim() == 4:  # uniform within 1 / sqrt(fan_in)
+            bound = (parameter[0].numel()) ** -0.5
+            assert bound * 0.9 < parameter.abs().max() <= bound, name
+    assert any(not p.any() for n, p in own.named_parameters() if "norm" in n and "weight" in n)

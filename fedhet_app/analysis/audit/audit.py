@@ -24,6 +24,8 @@ from fedhet_app.analysis.audit.measures import LABELS, RunAudit, audit_run
 from fedhet_app.analysis.audit.runs import find_runs, read_run
 from fedhet_app.analysis.correlation import Correlation, pooled
 from fedhet_app.config import DEFAULTS
+from fedhet_app.errors import FedhetError
+from fedhet_app.results import CLIENTS
 
 CONTROL = "random-budget"
 """The strategy whose runs are controls without being named."""
@@ -58,9 +60,17 @@ class GroupAudit:
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """Everything: one entry per method and task; ``cautions`` name controls without a partner."""
+    """Everything: one entry per method and task.
+
+    Attributes:
+        column: The column that is the estimate.
+        columns: All numeric columns that any of the runs has.
+        groups: One per method and task.
+        cautions: Controls without a partner, and why.
+    """
 
     column: str
+    columns: tuple[str, ...]
     groups: tuple[GroupAudit, ...]
     cautions: tuple[str, ...]
 
@@ -89,7 +99,25 @@ def audit(
         for name, each in zip(full_names(methods), methods, strict=True)
     )
     notes = (unpaired(run, [each.runs for each in methods]) for each in named for run in each.runs)
-    return Audit(column=column, groups=groups, cautions=tuple(filter(None, notes)))
+    columns = {name for each in methods for run in each.runs for name in run.columns}
+    return Audit(
+        column=column,
+        columns=tuple(sorted(columns)),
+        groups=groups,
+        cautions=tuple(filter(None, notes)),
+    )
+
+
+def check_column(result: Audit) -> None:
+    """Refuse an audit of nothing: a report may hold runs without estimates, a question may not.
+
+    Raises:
+        FedhetError: No run has a number in the column that is the estimate.
+    """
+    if result.column not in result.columns:
+        there = ", ".join(result.columns) or "none"
+        remedy = f"no run has a finite number there in {CLIENTS}; name a column that has: {there}"
+        raise FedhetError("--column", result.column, remedy)
 
 
 def _audit_group(name: str, group: Group, column: str, rivals: Sequence[Group]) -> GroupAudit:

@@ -55,6 +55,12 @@ def variables_of(rows: Rows, partition: Mapping[str, Any], column: str) -> dict[
     }
 
 
+def numeric_columns(rows: Rows) -> tuple[str, ...]:
+    """Return the columns that can be an estimate, by name: those with a finite number."""
+    there = {name for row in rows for name, value in row.items() if _is_number(value)}
+    return tuple(sorted(there - {"round", "partition"}))
+
+
 def _widths(rows: Rows, clients: int) -> ClientValues:
     """Return the widths of the last adaptation, or each client's mean width where none adapts."""
     allotted = _last_known(rows, "allocated-width", clients)
@@ -104,8 +110,7 @@ def _mean(rows: Rows, column: str, clients: int) -> ClientValues:
 
 
 def _no_column(rows: Rows, column: str) -> str:
-    there = {name for row in rows for name, value in row.items() if _is_number(value)}
-    names = ", ".join(sorted(there - {"round", "partition"})) or "none"
+    names = ", ".join(numeric_columns(rows)) or "none"
     return f"no numeric column {column!r} in {CLIENTS}; there are: {names}"
 
 

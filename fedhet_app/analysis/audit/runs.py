@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedhet_app.analysis.audit.columns import ClientValues, Rows, variables_of
+from fedhet_app.analysis.audit.columns import ClientValues, Rows, numeric_columns, variables_of
 from fedhet_app.analysis.labels import MATCH, NOT_THE_METHOD
 from fedhet_app.config import DEFAULTS
 from fedhet_app.errors import FedhetError
@@ -25,6 +25,7 @@ class AuditedRun:
         method: Its options other than the seed and what does not touch the result.
         seed: Its seed.
         variables: By name, over clients in the order of their partition ids.
+        columns: The numeric columns of its ``clients.jsonl``.
         adaptations: Rounds after which widths were allotted anew.
         summary: Its closing summary, empty if it has not finished.
     """
@@ -33,6 +34,7 @@ class AuditedRun:
     method: Mapping[str, Any]
     seed: int
     variables: Mapping[str, ClientValues]
+    columns: tuple[str, ...]
     adaptations: int
     summary: Mapping[str, Any]
 
@@ -85,6 +87,7 @@ def read_run(directory: Path, column: str) -> AuditedRun:
         method=method,
         seed=seed,
         variables=variables_of(rows, partition, column),
+        columns=numeric_columns(rows),
         adaptations=len({row["round"] for row in rows if "allocated-width" in row}),
         summary=reader.summary if (directory / SUMMARY).exists() else {},
     )
