@@ -26,6 +26,7 @@ NOT_THE_METHOD = {
 _SHORT = {
     "has-fl has-fl.coverage=false": "has-fl-off",
     "random-budget random-budget.mode=permute": "random-budget-permute",
+    "fedspm fedspm.encoders=per-component": "fedspm-cx",
 }
 """The names that suites give to two methods which are a strategy and an option."""
 

@@ -6,11 +6,14 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from fedhet_app.analysis.page import Block
-from fedhet_app.analysis.plots import bridge, mixture, shifts
+from fedhet_app.analysis.plots import bridge, mixture, routed, shifts
 from fedhet_app.analysis.study import Section
 from fedhet_app.analysis.tables.bridge import bridge_table
+from fedhet_app.analysis.tables.components import components_table
 from fedhet_app.analysis.tables.durations import duration_table
-from fedhet_app.analysis.tables.mixture import components_table, routing_table
+from fedhet_app.analysis.tables.intensity import intensity_tables
+from fedhet_app.analysis.tables.mixture import routing_table
+from fedhet_app.analysis.tables.order import order_table
 
 FIGURES: Sequence[tuple[str, Callable[[Section], Figure | None], str]] = (
     (
@@ -24,6 +27,12 @@ FIGURES: Sequence[tuple[str, Callable[[Section], Figure | None], str]] = (
         mixture.impact_of_components,
         "Figure 3. Impact of the number of components C, with one encoder for all (1x) and one for "
         "each (Cx); one component is FedDRM; bars are one standard deviation over seeds.",
+    ),
+    (
+        "figure-4",
+        routed.accuracies,
+        "Figure 4. Average, system and routing accuracy of the methods that route; bars are one "
+        "standard deviation over seeds.",
     ),
     (
         "diagnostics",
@@ -57,6 +66,8 @@ FIGURES: Sequence[tuple[str, Callable[[Section], Figure | None], str]] = (
 def blocks(section: Section) -> Iterator[Block | None]:
     """Yield the tables of a section."""
     yield routing_table(section)
+    yield order_table(section)
+    yield from intensity_tables(section)
     yield components_table(section)
     yield bridge_table(section)
     yield duration_table(section)
@@ -64,10 +75,15 @@ def blocks(section: Section) -> Iterator[Block | None]:
 
 def setting(config: Mapping[str, Any]) -> str:
     """Return the network, and how the clients differ."""
+    network = (
+        f"model {config['model']} (embedding {config['embedding'] or 'none'}, embed-norm "
+        f"{config['embed-norm']}, norm {config['norm']})"
+    )
+    if config["partition"] != "dual":
+        return f"{network}; clients as the data set has them"
     images = f"{config['dual.examples']:,}" if config["dual.examples"] else "all"
     return (
-        f"model {config['model']} (embedding {config['embedding'] or 'none'}, embed-norm "
-        f"{config['embed-norm']}, norm {config['norm']}); dual heterogeneity of {images} images, "
+        f"{network}; dual heterogeneity of {images} images, "
         f"alpha-inter {config['dual.alpha-inter']:g}, alpha-intra {config['dual.alpha-intra']:g}, "
         f"amplitude {config['dual.amplitude']:g}"
     )

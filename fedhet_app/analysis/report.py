@@ -101,10 +101,10 @@ def _title(study: Study) -> str:
 def _report_on(study: Study) -> _Report:
     report = _Report(blocks=[Heading(text=_title(study), level=1)])
     report.add_blocks([left_out_table(study)])
+    report.add_blocks([claims_table(study)])
     submodels = tuple(section for section in study.sections if not section.dual)
     if submodels:
-        own = replace(study, sections=submodels)
-        report.add_blocks([claims_table(own), open_question_table(own)])
+        report.add_blocks([open_question_table(replace(study, sections=submodels))])
         caption = "Figure 2. Cost of a client by width, of the full model's."
         report.add_figure(cost_bars(submodels), "figure-2", caption)
     for section, prefix in zip(study.sections, _prefixes(study.sections), strict=True):
@@ -116,7 +116,8 @@ def _add_section(report: _Report, section: Section, prefix: str) -> None:
     part: _Part = mixture_part if section.dual else submodel_part
     suite = f" ({section.suite})" if section.suite else ""
     name = _name(section.dataset)
-    dual = ", dual heterogeneity" if section.dual else ""
+    made = section.dual and section.dataset not in paper_b.NATURAL
+    dual = ", dual heterogeneity" if made else ""
     report.blocks.append(Heading(text=f"{name}{dual}{suite}", level=2))
     report.blocks += [Paragraph(text=text) for text in _introduction(section, part)]
     report.add_blocks(part.blocks(section), prefix)

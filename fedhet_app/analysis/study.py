@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedhet_app.analysis import paper_b
 from fedhet_app.analysis.audit.runs import find_runs
 from fedhet_app.analysis.labels import distinguish, label_of
 from fedhet_app.analysis.study_run import Run, read_object, read_run
@@ -35,7 +36,7 @@ class LeftOut:
 class Section:
     """The runs of one sweep, or of no sweep, on one data set, seeds ascending in each label.
 
-    Under dual heterogeneity it is another data set: ``dual`` says so.
+    Under dual heterogeneity, made or natural, it is another data set: ``dual`` says so.
     """
 
     dataset: str
@@ -107,7 +108,7 @@ def load_study(directories: Sequence[Path]) -> Study:
     groups: dict[tuple[str, str, bool], list[Run]] = {}
     for place, run in found:
         if isinstance(run, Run):
-            dual = run.config.get("partition") == "dual"
+            dual = paper_b.in_study(run.config)
             groups.setdefault((str(run.config["dataset"]), place.suite, dual), []).append(run)
     sections = []
     for (dataset, suite, dual), runs in sorted(groups.items()):

@@ -16,7 +16,7 @@ from fedhet_app.analysis.plots import mixture as plots
 from fedhet_app.analysis.plots import shifts, style
 from fedhet_app.analysis.report import write_report
 from fedhet_app.analysis.study import load_study
-from fedhet_app.analysis.tables import bridge, durations, mixture
+from fedhet_app.analysis.tables import bridge, components, durations, mixture
 from fedhet_app.data.shifts import client_offset
 from fedhet_app.errors import FedhetError
 
@@ -63,13 +63,17 @@ def test_a_run_stands_beside_the_papers_row_of_its_method_and_setting():
     assert paper_b.row_of(spm) == "fedspm-shared"
     assert paper_b.row_of(spm | {"fedspm.encoders": "per-component"}) == "fedspm-per-component"
     assert paper_b.row_of(spm | {"fedspm.components": 2}) == ""
-    assert paper_b.row_of(spm | {"dual.alpha-inter": 0.5}) == ""
+    assert paper_b.row_of(spm | {"fedspm.init": "identical"}) == ""
     assert paper_b.row_of(spm | {"routing.momentum": 0.5}) == ""
     assert paper_b.row_of({"strategy": "has-fl"}) == ""
     drm = paper_b.published("cifar100-20", {"strategy": "feddrm"})
     assert (drm.system.mean, drm.system.std) == (27.15, 0.37)
     assert (drm.average.mean, drm.average.std) == (27.55, 0.37)
     assert paper_b.published("digits", {"strategy": "feddrm"}) is None
+    less = spm | {"dual.alpha-inter": 0.5}
+    assert paper_b.published("fashion-mnist", less).average.mean == 74.24
+    assert paper_b.published("fashion-mnist", less | {"dual.alpha-intra": 0.5}) is None
+    assert paper_b.published("cifar10", less) is None
 
 
 def test_the_papers_column_says_what_its_text_says():
@@ -199,7 +203,7 @@ def test_the_components_table_is_of_the_last_round(tmp_path):
     run = write_dual(tmp_path / "s", strategy="fedspm", rounds=[early, last])
     # The larger components hold 30 of 40 and 50 of 60 images: 80 of 100.
     write_partition(run, component_counts=[[10, 30], [50, 10]])
-    assert rows_by_name(mixture.components_table(section_of(tmp_path))) == {
+    assert rows_by_name(components.components_table(section_of(tmp_path))) == {
         "fedspm": {
             "n": "1",
             "Larger true component (%)": "80.0",
@@ -229,6 +233,17 @@ def test_diagnostics_are_means_over_seeds(tmp_path):
     np.testing.assert_allclose(heads, [80, 70])
 
 
+def test_what_natural_clients_lack_has_no_panel(tmp_path):
+    e_step = {key: value for key, value in E_STEP.items() if key != "purity"}
+    write_dual(tmp_path / "s", strategy="fedspm", rounds=[e_step, e_step])
+    panels = plots.diagnostics(section_of(tmp_path)).axes
+    assert [panel.get_title() for panel in panels] == [
+        "w and P(c|x) agree (%)",
+        "train accuracy, head by w (%)",
+        "train accuracy, head by P(c|x) (%)",
+    ]
+
+
 def test_impact_of_components_is_a_line_for_each_choice_of_encoders(tmp_path):
     def write(name, system, **options):
         accuracies = {"system": system, "average": system + 0.1, "routing": 1.0}
@@ -241,6 +256,9 @@ def test_impact_of_components_is_a_line_for_each_choice_of_encoders(tmp_path):
     write("three", 0.7, strategy="fedspm")
     write("each", 0.4, strategy="fedspm", fedspm__encoders="per-component")
     write("mu", 0.9, strategy="fedspm", routing__momentum=0.5)  # has no other C to be set beside
+    write("same", 0.9, strategy="fedspm", fedspm__init="identical")
+    for strategy in ("feddrm", "fedspm"):  # of Table 2
+        write(f"skewed-{strategy}", 0.9, strategy=strategy, dual__alpha_inter=0.5)
     figure = plots.impact_of_components(section_of(tmp_path))
     system, average = (
         {each.get_label(): each.lines[0].get_xydata() for each in axes.containers}
@@ -254,11 +272,11 @@ def test_impact_of_components_is_a_line_for_each_choice_of_encoders(tmp_path):
 
 def test_lines_of_two_regimes_are_named_by_what_differs(tmp_path):
     for norm in ("none", "ln-relu"):
-        for components in (1, 2):
+        for count in (1, 2):
             write_dual(
-                tmp_path / f"{norm}{components}",
+                tmp_path / f"{norm}{count}",
                 strategy="fedspm",
-                fedspm__components=components,
+                fedspm__components=count,
                 embedding=8,
                 embed_norm=norm,
             )
@@ -482,11 +500,12 @@ def test_the_report_shows_what_the_runs_have(tmp_path):
     )
     page = write_report([tmp_path], tmp_path / "report")
     text = page.with_name("report.md").read_text()
-    assert text.startswith("# FedSPM study: report\n\n## Fashion-MNIST, dual heterogeneity (b)")
+    assert text.startswith("# FedSPM study: report\n\n**Claims**\n")
+    assert "\n## Fashion-MNIST, dual heterogeneity (b)\n" in text
     assert "dual heterogeneity of 20,000 images, alpha-inter 1, alpha-intra 2" in text
     assert "| dual.examples | 20000 | fedspm |" in text
     tables = {path.stem for path in (page.parent / "tables").glob("*.csv")}
-    assert tables == {
+    assert tables == {"claims"} | {
         f"fashion-mnist-{name}" for name in ("routing", "components", "all-runs", "settings")
     }
     figures = {path.stem for path in (page.parent / "figures").iterdir()}
@@ -513,7 +532,7 @@ def test_both_papers_share_a_report(tmp_path):
     "make",
     [
         mixture.routing_table,
-        mixture.components_table,
+        components.components_table,
         bridge.bridge_table,
         durations.duration_table,
         bridge_plot.bridge_errors,

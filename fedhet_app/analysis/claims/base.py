@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedhet_app.analysis.audit.verdict import counted
-from fedhet_app.analysis.claims.paper import reported
+from fedhet_app.analysis.claims import paper, paper_b
 from fedhet_app.analysis.correlation import Correlation, Difference, paired_difference
 from fedhet_app.analysis.study import Section
 
@@ -65,6 +65,7 @@ def judge(
 ) -> Claim:
     """Return a judged claim; where something is missing, whether it ``holds`` is not asked."""
     verdict = HOLDS if holds else FAILS
+    source = paper_b if section.dual else paper
     return Claim(
         id=id,
         dataset=section.dataset,
@@ -72,7 +73,7 @@ def judge(
         statement=statement,
         statistic=statistic,
         threshold=threshold,
-        paper=reported(id.removesuffix(COLLAPSE_PRESET), section.dataset),
+        paper=source.reported(id.removesuffix(COLLAPSE_PRESET), section.dataset),
         per_seed=per_seed,
         measured=measured,
         verdict=NOT_MEASURED + missing if missing else verdict,

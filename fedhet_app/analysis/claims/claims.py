@@ -1,4 +1,4 @@
-"""The claims of Paper A, every one judged on every data set it is about.
+"""The claims of Papers A and B, every one judged on every data set it is about.
 
 A claim that does not hold is shown as such, and one without its runs says which are missing.
 """
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from fedhet_app.analysis.claims.accuracy import a8, a9, a11, a11_across
 from fedhet_app.analysis.claims.base import Claim
 from fedhet_app.analysis.claims.bits import a5
+from fedhet_app.analysis.claims.claims_b import claims_b
 from fedhet_app.analysis.claims.cost import a12, a15
 from fedhet_app.analysis.claims.course import a16, a17
 from fedhet_app.analysis.claims.coverage import a6, a7, a18
@@ -36,22 +37,23 @@ def claims(study: Study) -> list[Claim]:
     return [
         claim
         for section in study.sections
-        for claim in sorted(_judged(section, study), key=_number)
+        for claim in sorted(
+            claims_b(section) if section.dual else _claims_a(section, study), key=_number
+        )
     ]
 
 
-def _judged(section: Section, study: Study) -> Iterator[Claim]:
+def _claims_a(section: Section, study: Study) -> Iterator[Claim]:
     is_text = section.dataset in TEXTS
     for judge in (*EVERYWHERE, *(ON_TEXT if is_text else ON_IMAGES)):
         yield from judge(section)
     if not is_text:
         yield from a10(section, study.left_out)
-        yield from a11_across(
-            section, [each for each in study.sections if each.dataset not in TEXTS]
-        )
+        others = [each for each in study.sections if not each.dual and each.dataset not in TEXTS]
+        yield from a11_across(section, others)
 
 
 def _number(claim: Claim) -> tuple[int, str]:
     """Return where a claim stands: by its number, and by the letter of its part."""
-    found = re.match(r"A(\d+)(?: \((\w)\))?", claim.id)
+    found = re.match(r"[AB](\d+)(?: \((\w)\))?", claim.id)
     return (int(found[1]), found[2] or "") if found else (0, "")

@@ -7,12 +7,14 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fedhet_app.analysis.labels import settings, task_settings
+from fedhet_app.analysis.paper_b_labels import elsewhere
 from fedhet_app.analysis.plots.curves import over_seeds
 from fedhet_app.analysis.plots.style import finish, looks, new_figure, new_grid
 from fedhet_app.analysis.study import Section
 from fedhet_app.analysis.study_run import Run
 from fedhet_app.analysis.tables.cells import Spread
-from fedhet_app.analysis.tables.mixture import AVERAGE, BY_W, BY_X, SYSTEM
+from fedhet_app.analysis.tables.components import BY_W, BY_X
+from fedhet_app.analysis.tables.mixture import AVERAGE, SYSTEM
 
 _DIAGNOSTICS = {
     "purity": "purity of w (%)",
@@ -24,7 +26,7 @@ _ENCODERS = {"shared": "1x", "per-component": "Cx"}
 _VARIED = ("strategy", "fedspm.components", "fedspm.encoders", "fedspm.bridge-every")
 _CONFUSION = "routing-confusion"
 _COLUMNS = 4
-_SHOWN = 0.5
+_WRITTEN = 0.5
 
 Setting = frozenset[tuple[str, Any]]
 
@@ -64,12 +66,12 @@ def component_lines(section: Section) -> dict[str, dict[int, str]]:
     """Return labels by C, under a name for each choice of encoders and of other settings.
 
     FedDRM of the same settings is one component, of either choice of encoders. A line has at least
-    two numbers of components.
+    two numbers of components. Identical ones are one, whatever their number, and are left out.
     """
     found: dict[tuple[Setting, str], dict[int, str]] = {}
-    configs = {label: settings(section.of(label)[0].config) for label in section.labels}
+    configs = {label: settings(section.of(label)[0].config) for label in _shown(section)}
     for label, config in configs.items():
-        if config["strategy"] == "fedspm":
+        if config["strategy"] == "fedspm" and config["fedspm.init"] != "identical":
             setting = _without(config, _VARIED)
             components = config["fedspm.components"]
             for encoders in _ENCODERS if components == 1 else (config["fedspm.encoders"],):
@@ -94,19 +96,25 @@ def _without(config: Mapping[str, Any], keys: Sequence[str]) -> Setting:
 
 def diagnostics(section: Section) -> Figure | None:
     """Draw what the E-steps found over rounds: a line for each label, the mean over its seeds."""
-    labels = [label for label in section.labels if section.of(label)[0].curve("agreement")]
+    labels = [label for label in _shown(section) if section.of(label)[0].curve(BY_X)]
     if not labels:
         return None
     styles = looks(labels)
-    figure, panels = new_grid(4, 2, 10.0, 5.6, share_y=False)
-    for axes, (column, name) in zip(panels, _DIAGNOSTICS.items(), strict=True):
-        for label in labels:
+    # Natural clients have no true components, and so no purity.
+    having = {
+        column: [label for label in labels if section.of(label)[0].curve(column)]
+        for column in _DIAGNOSTICS
+    }
+    columns = [column for column, own in having.items() if own]
+    figure, panels = new_grid(len(columns), 2, 10.0, 5.6, share_y=False)
+    for axes, column in zip(panels, columns, strict=True):
+        for label in having[column]:
             rounds, values = over_seeds(section.of(label), column)
             colour, dash, _ = styles[label]
             mean = 100 * values.mean(axis=0)
             axes.plot(rounds, mean, color=colour, linestyle=dash, label=_in_lines(label))
-        axes.set_title(name, fontsize="medium")
-    for axes in panels[2:]:
+        axes.set_title(_DIAGNOSTICS[column], fontsize="medium")
+    for axes in panels[-2:]:
         axes.set(xlabel="round")
     return finish(figure)
 
@@ -114,7 +122,7 @@ def diagnostics(section: Section) -> Figure | None:
 def confusion(section: Section) -> Figure | None:
     """Draw which client the queries of each client are routed to, after the last round."""
     counts = {}
-    for label in section.labels:
+    for label in _shown(section):
         last = [row[_CONFUSION] for run in section.of(label) if (row := _last_routed(run))]
         # Seeds of one label have as many clients.
         if last:
@@ -128,7 +136,7 @@ def confusion(section: Section) -> Figure | None:
         shares = 100 * table / np.maximum(table.sum(axis=1, keepdims=True), 1)
         axes.imshow(shares, cmap="Blues", vmin=0, vmax=100)
         for (row, column), share in np.ndenumerate(shares):
-            if share >= _SHOWN:
+            if share >= _WRITTEN:
                 colour = "white" if share > 50 else "black"
                 axes.text(
                     column,
@@ -146,6 +154,12 @@ def confusion(section: Section) -> Figure | None:
     for axes in panels[::columns]:
         axes.set(ylabel="query of client")
     return figure
+
+
+def _shown(section: Section) -> list[str]:
+    """Return the labels less those of Table 2's other settings, which would be too many to see."""
+    apart = elsewhere(section)
+    return [label for label in section.labels if label not in apart]
 
 
 def _in_lines(label: str) -> str:

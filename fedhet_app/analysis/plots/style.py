@@ -24,7 +24,9 @@ _STYLES: Mapping[str, tuple[str, str, str]] = {
     "scaffold": ("#7B3F99", "--", "^"),
     "scaffold-momentum": ("#7B3F99", ":", "v"),
     "feddrm": ("#0072B2", "--", "s"),
+    "fedgmm": ("#009E73", "--", "D"),
     "fedspm": ("#D55E00", "-", "o"),
+    "fedspm-cx": ("#E69F00", "--", "s"),
 }
 _OTHER = ("#666666", ":", ".")
 

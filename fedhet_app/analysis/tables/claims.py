@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from fedhet_app.analysis import paper_a
+from fedhet_app.analysis import paper_a, paper_b
 from fedhet_app.analysis.claims.base import FAILS, HOLDS, PerSeed
 from fedhet_app.analysis.claims.claims import claims
 from fedhet_app.analysis.claims.open_question import open_question
@@ -78,7 +78,7 @@ def open_question_table(study: Study) -> Table | None:
 
 
 def _place(dataset: str, suite: str) -> str:
-    name = paper_a.NAMES.get(dataset, dataset)
+    name = paper_a.NAMES.get(dataset) or paper_b.NAMES.get(dataset, dataset)
     return f"{name} ({suite})" if suite else name
 
 

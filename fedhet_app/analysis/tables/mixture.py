@@ -1,19 +1,19 @@
-"""Paper B's Table 1 with the routing's accuracy, and what became of the components."""
+"""Paper B's Table 1, with the accuracy of the routing."""
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from fedhet_app.analysis import paper_b
 from fedhet_app.analysis.correlation import paired_difference
 from fedhet_app.analysis.labels import task_settings
+from fedhet_app.analysis.paper_b_labels import elsewhere
 from fedhet_app.analysis.study import Section
 from fedhet_app.analysis.study_run import Run
 from fedhet_app.analysis.tables.cells import Cell, Column, Estimate, Spread, Table
 
 SYSTEM, AVERAGE, ROUTING = "system-accuracy", "average-accuracy", "routing-accuracy"
-BY_W, BY_X = "accuracy-by-w", "accuracy-by-x"
+VOTE, FAIR, FAIR_AVERAGE = "vote-accuracy", "balanced-accuracy", "balanced-average-accuracy"
 
 _BASIS = "feddrm"
 _ALIKE = ("num-clients", "num-server-rounds", "local-steps", "local-epochs", "lr", "lr-schedule")
@@ -22,22 +22,19 @@ _SEEDS = (
     "after the last round; differences are paired by seed, with 95 % t intervals."
 )
 _PAPER = " The paper's are of Table 1: alpha-inter 1, alpha-intra 2, three components."
-_COMPONENTS = (
-    "Means over clients, weighted by examples, and over seeds, in the last round's E-step. w are "
-    "the responsibilities, which have seen the label; P(c|x) is what predicts. Purity is the share "
-    "of images whose true component is the most frequent one of their component by w; one "
-    "component alone has that of the larger true component."
-)
+_VOTE = " Vote is the majority of all clients' predictions, which needs no routing."
 
 
 def routing_table(section: Section) -> Table | None:
     """Return system, average and routing accuracy beside the paper's; ``None`` without a run."""
-    measured = [label for label in section.labels if _all_have(section.of(label), SYSTEM)]
-    runs = section.comparable(measured)
+    apart = elsewhere(section)
+    shown = [label for label in section.labels if label not in apart]
+    runs = section.comparable(label for label in shown if _all_have(section.of(label), SYSTEM))
     if not runs:
         return None
     paper = any(_published(section, label) for label in runs)
     bases = [basis(section, label) for label in runs]
+    more = _extra(runs)
     columns = [
         Column(name="Label"),
         Column(name="n"),
@@ -45,6 +42,7 @@ def routing_table(section: Section) -> Table | None:
         *_columns("Average (%)", "Average, paper" if paper else ""),
         Column(name="System minus average (points)", form="+.2f"),
         Column(name="Routing (%)", form=".2f"),
+        *(Column(name=name, form=".2f") for name in more.values()),
         *_columns(
             "System minus FedDRM (points)", "System minus FedDRM, paper" if paper else "", "+.2f"
         ),
@@ -53,6 +51,7 @@ def routing_table(section: Section) -> Table | None:
     rows: list[tuple[Cell, ...]] = []
     for (label, own), base in zip(runs.items(), bases, strict=True):
         cells = _accuracies(section, own, paper=paper)
+        cells += [Spread.of([run.percent(key) for run in own]) for key in more]
         cells += _differences(section, label, base, paper=paper)
         rows.append((label, len(own), *cells, base or None))
     if len({*bases} - {""}) < 2:
@@ -62,46 +61,7 @@ def routing_table(section: Section) -> Table | None:
         title="Table 1. System, average and routing accuracy",
         columns=tuple(columns),
         rows=tuple(rows),
-        note=_SEEDS + (_PAPER if paper else ""),
-    )
-
-
-def components_table(section: Section) -> Table | None:
-    """Return how far the components are the true ones; ``None`` where no run has any."""
-    rows = []
-    for label in section.labels:
-        runs = [run for run in section.of(label) if run.curve("agreement")]
-        if not runs:
-            continue
-        by_w, by_x = (_last(runs, key) for key in (BY_W, BY_X))
-        gaps = [w - x for w, x in zip(by_w, by_x, strict=True)]
-        larger = [share for share in map(larger_share, runs) if not math.isnan(share)]
-        values = (
-            larger,
-            *(_last(runs, key) for key in ("purity", "agreement")),
-            *(by_w, by_x, gaps),
-            [value / 100 for value in _last(runs, "effective-components")],
-        )
-        rows.append((label, len(runs), *map(Spread.of, values)))
-    columns = [
-        Column(name="Label"),
-        Column(name="n"),
-        Column(name="Larger true component (%)"),
-        Column(name="Purity of w (%)"),
-        Column(name="Agreement of w and P(c|x) (%)"),
-        Column(name="Train accuracy, head by w (%)"),
-        Column(name="Train accuracy, head by P(c|x) (%)"),
-        Column(name="By w minus by P(c|x) (points)", form="+.1f"),
-        Column(name="Effective components", form=".2f"),
-    ]
-    if not rows:
-        return None
-    return Table(
-        name="components",
-        title="Components after training",
-        columns=tuple(columns),
-        rows=tuple(rows),
-        note=_COMPONENTS,
+        note=_SEEDS + (_PAPER if paper else "") + (_VOTE if VOTE in more else ""),
     )
 
 
@@ -124,23 +84,18 @@ def basis(section: Section, label: str) -> str:
     return min(differing, key=lambda other: len(differing[other]), default="")
 
 
-def larger_share(run: Run) -> float:
-    """Return the share of training examples in their client's larger component, in percent."""
-    counts = run.partition.get("component-counts")
-    if not counts:
-        return math.nan
-    table = np.array(counts)
-    return 100 * float(table.max(axis=1).sum() / table.sum())
-
-
 def _all_have(runs: Sequence[Run], key: str) -> bool:
     return all(isinstance(run.summary.get(key), int | float) for run in runs)
 
 
-def _last(runs: Sequence[Run], column: str) -> list[float]:
-    """Return the last value of a column in each run that has it, in percent."""
-    curves = [list(run.curve(column).values()) for run in runs]
-    return [100 * float(curve[-1]) for curve in curves if curve]
+def _extra(runs: Mapping[str, Sequence[Run]]) -> dict[str, str]:
+    """Return the columns that only some studies have: the vote, and balanced accuracies."""
+    every = [run for own in runs.values() for run in own]
+    natural = any(run.config["dataset"] in paper_b.NATURAL for run in every)
+    names = {VOTE: "Vote (%)"} if any(VOTE in run.summary for run in every) else {}
+    if natural:
+        names |= {FAIR: "System, balanced (%)", FAIR_AVERAGE: "Average, balanced (%)"}
+    return names
 
 
 def _published(section: Section, label: str) -> paper_b.Published | None:
