@@ -78,10 +78,12 @@ class RayGrid(InlineGrid):
 
     def close(self) -> None:
         """End the actors and Ray, and leave no process behind."""
+        if self._backend.exception() is None:
+            self._end(*self._backend.result())
+        # Last: the kernel kills Ray's daemons as soon as the thread that started them ends.
         self._starter.shutdown()
-        if self._backend.exception() is not None:
-            return
-        backend, workers = self._backend.result()
+
+    def _end(self, backend: Backend, workers: ThreadPoolExecutor) -> None:
         ours = [process for process in descendants() if process not in self._before]
         flower = logging.getLogger("flwr")
         level = flower.level
