@@ -32,14 +32,13 @@ from fedhet_app.mixture.em import (
     responsibilities,
     supervised_loss,
 )
-from fedhet_app.model_stack import DIAGNOSTICS, models_of, stack_logits
+from fedhet_app.mixture_model import DIAGNOSTICS, PI
+from fedhet_app.model_stack import models_of, stack_logits
 from fedhet_app.seeding import rng_for, torch_seeded
 from fedhet_app.submodel.flat import FlatModule
 from fedhet_app.task import Task
 from fedhet_app.training import Forward, TrainResult, local_sgd
 from fedhet_app.wire import Query, TrainReply, TrainRequest
-
-PI = "pi"
 
 
 def train(task: Task, partition: int, request: TrainRequest) -> TrainReply:

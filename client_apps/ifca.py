@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from client_apps import local
-from fedhet_app.evaluation import evaluate, logits_of
+from fedhet_app.evaluation import evaluate
 from fedhet_app.model_stack import CLUSTER, models_of
 from fedhet_app.task import Task
 from fedhet_app.wire import Query, TrainReply, TrainRequest
@@ -75,6 +75,4 @@ def predict(task: Task, partition: int, query: Query) -> NDArray[np.float32]:
     cluster = best(train_losses(task, partition, query.vector))
     model = task.module(1.0)
     model.load(models_of(task, query.vector)[cluster])
-    examples, rows = task.queried(query.rows, query.images)
-    probabilities: NDArray[np.float32] = logits_of(model, examples, rows).softmax(1).cpu().numpy()
-    return probabilities
+    return local.answer(task, model, query)

@@ -13,7 +13,7 @@ from fedhet_app.submodel.layout import unflatten
 from fedhet_app.task import Task
 from fedhet_app.training import Examples
 
-CLUSTER, DIAGNOSTICS = "cluster", "diagnostics"
+CLUSTER = "cluster"
 OF_FEDEM = ("agreement", "effective-components")
 """What a client of FedEM says beside its models, by position."""
 

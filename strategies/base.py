@@ -125,6 +125,16 @@ class RoundStrategy(Strategy):
         checkpoint.save(self.writer.directory, self._checkpoint)
         self.saved = self._checkpoint
 
+    @property
+    def in_last_round(self) -> bool:
+        """Whether the current round is the run's last."""
+        return self.round.number == self.config.num_server_rounds
+
+    @property
+    def examples_to_measure(self) -> int:
+        """The size of the part of the test set to measure on; 0 for all, as in the last round."""
+        return 0 if self.in_last_round else self.config.evaluate_examples
+
     def summary(self) -> None:
         """Log what is about to run, as Flower asks of a strategy."""
         caps = self.federation.caps
@@ -197,8 +207,9 @@ class RoundStrategy(Strategy):
         if server_round == 0:
             return None
         current, config = self.round, self.config
-        last = current.number == config.num_server_rounds
-        if last or (config.evaluate_every and current.number % config.evaluate_every == 0):
+        if self.in_last_round or (
+            config.evaluate_every and current.number % config.evaluate_every == 0
+        ):
             current.row |= self.measure()
             self._check_loss()
         current.end_phase("evaluation")

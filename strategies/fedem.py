@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from fedhet_app.checkpoint import Checkpoint
 from fedhet_app.client_state import StateNote
-from fedhet_app.model_stack import DIAGNOSTICS, OF_FEDEM
+from fedhet_app.mixture_model import DIAGNOSTICS
+from fedhet_app.model_stack import OF_FEDEM
 from fedhet_app.results import RunWriter
 from fedhet_app.submodel.aggregation import Update
 from fedhet_app.task import Task

@@ -35,6 +35,11 @@ class Federation:
     profiles: tuple[Profile, ...]
     caps: NDArray[np.float64]
 
+    @property
+    def nodes(self) -> dict[int, int]:
+        """The node id of each partition."""
+        return {profile.partition: profile.node_id for profile in self.profiles}
+
 
 def gather(grid: Grid, config: Config) -> Federation:
     """Wait for the nodes and ask each for its profile.

@@ -86,16 +86,15 @@ class FedGMM(MultiModel):
 
     def measure(self) -> dict[str, Any]:
         """Route the test set and let the clients predict it."""
-        last = self.round.number == self.config.num_server_rounds
         return evaluate_routed(
             self.router,
             self.grid,
             vector=self.vector,
             record=self.record,
             tau=self.tau,
-            rows=self.task.test_rows(0 if last else self.config.evaluate_examples),
+            rows=self.task.test_rows(self.examples_to_measure),
             saved=self.saved,
-            vote=last,
+            vote=self.in_last_round,
         )
 
     def note(self, partition: int) -> StateNote:

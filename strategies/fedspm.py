@@ -75,9 +75,7 @@ class FedSPM(RoundStrategy):
             resumed.arrays["vector"] if resumed else self.model.initial
         )
         self.record = wire.pack(self.vector)
-        self.router = QueryRouter(
-            task, {p.partition: p.node_id for p in federation.profiles}, self.states
-        )
+        self.router = QueryRouter(task, federation.nodes, self.states)
         truth = task.dataset.train_components is not None
         self._of_e_step = OF_E_STEP if truth else OF_E_STEP[:-1]
 
@@ -92,8 +90,7 @@ class FedSPM(RoundStrategy):
 
     def measure(self) -> dict[str, Any]:
         """Route the test set and let the clients predict it."""
-        last = self.round.number == self.config.num_server_rounds
-        rows = self.task.test_rows(0 if last else self.config.evaluate_examples)
+        rows = self.task.test_rows(self.examples_to_measure)
         return evaluate_routed(
             self.router,
             self.grid,
@@ -102,7 +99,7 @@ class FedSPM(RoundStrategy):
             tau=self.tau,
             rows=rows,
             saved=self.saved,
-            vote=last,
+            vote=self.in_last_round,
         )
 
     def configure_train(

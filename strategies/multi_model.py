@@ -50,7 +50,7 @@ class MultiModel(RoundStrategy):
     ) -> None:
         super().__init__(config=task.config, federation=federation, writer=writer, resumed=resumed)
         self.task, self.count = task, count
-        self.nodes = {profile.partition: profile.node_id for profile in federation.profiles}
+        self.nodes = federation.nodes
         self.panel = Panel(task, self.nodes, None)
         self.reply_size = task.slicer.size
         self.renew(resumed.arrays["vector"] if resumed else initial_stack(task, count))
@@ -65,8 +65,7 @@ class MultiModel(RoundStrategy):
 
     def measure(self) -> dict[str, Any]:
         """Let every client predict the test set, or a part of it, and vote."""
-        last = self.round.number == self.config.num_server_rounds
-        rows = self.task.test_rows(0 if last else self.config.evaluate_examples)
+        rows = self.task.test_rows(self.examples_to_measure)
         return evaluate_voted(self.panel, self.grid, self.record, rows, self.saved)
 
     def write_model(self) -> None:

@@ -36,13 +36,11 @@ class Personal(SubmodelStrategy):
         super().__init__(
             task=task, federation=federation, allocation=allocation, writer=writer, resumed=resumed
         )
-        nodes = {profile.partition: profile.node_id for profile in federation.profiles}
-        self.panel = Panel(task, nodes, None)
+        self.panel = Panel(task, federation.nodes, None)
 
     def measure(self) -> dict[str, Any]:
         """Let every client predict the test set, or a part of it, and vote."""
-        last = self.round.number == self.config.num_server_rounds
-        rows = self.task.test_rows(0 if last else self.config.evaluate_examples)
+        rows = self.task.test_rows(self.examples_to_measure)
         return evaluate_voted(self.panel, self.grid, self.record, rows, self.saved)
 
 

@@ -68,11 +68,10 @@ class SubmodelStrategy(RoundStrategy):
 
     def measure(self) -> dict[str, Any]:
         """Evaluate the global model and its slices on the central test set, or a part of it."""
-        last = self.round.number == self.config.num_server_rounds
-        examples = 0 if last else self.config.evaluate_examples
+        examples = self.examples_to_measure
         row = measure(self.task, self.vector, self.federation.caps, examples=examples)
         row["unmoved"] = self.coverage.unmoved(self.vector)
-        if last and self.round.row["uncovered"]:
+        if self.in_last_round and self.round.row["uncovered"]:
             reach = self.allocation.reach(self.round.number + 1)
             row["stale"] = stale(self.task, self.vector, float(reach.max()))
         return row
