@@ -103,6 +103,7 @@ def test_failures_do_not_stop_the_others_and_status_is_1(swept):
     assert done.returncode == 1, done.stderr
     assert done.stdout.splitlines()[-1] == str(results)
     assert "Traceback" not in done.stdout + done.stderr
+    assert "raylet" not in done.stdout + done.stderr
     for label in ("control", "has-fl", "stopped", "last"):
         summary = RunReader(results / label / "seed5").summary
         assert summary["status"] == "completed"

@@ -24,6 +24,7 @@ ENVIRONMENT = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_TELEMETRY_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": "^A worker died",  # Ray's line, amid ours; we give the reason
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # makes Ray listen on loopback only
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",  # at Ray's own 15 clients starve beside anything else that runs
