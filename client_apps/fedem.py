@@ -21,12 +21,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from client_apps.fedspm import OwnExamples
+from client_apps.fedspm import OwnExamples, diagnostics
 from fedhet_app.augmentation import augmented
 from fedhet_app.client_state import ClientState
 from fedhet_app.mixture.em import (
     component_posterior,
-    effective_components,
     log_weights,
     mixture_probabilities,
     responsibilities,
@@ -50,12 +49,13 @@ def train(task: Task, partition: int, request: TrainRequest) -> TrainReply:
     labels = task.train_examples.labels[rows]
     log_pi = log_pi_of(task, state, len(models_of(task, stack)))
     logits = stack_logits(task, stack, task.train_examples, rows)
-    q = responsibilities(logits, labels, torch.zeros_like(logits[..., 0]), log_pi)
-    pi = q.mean(dim=0, dtype=torch.float64)
-    agreement = float((q.argmax(dim=1) == log_pi.argmax()).double().mean())
+    nothing = torch.zeros_like(logits[..., 0])
+    q = responsibilities(logits, labels, nothing, log_pi)
+    posterior = component_posterior(nothing, log_pi)
+    figures = diagnostics(task, partition, logits, labels, q, posterior)
     trained, result = m_step(task, partition, number, stack, labels, q)
+    pi = q.mean(dim=0, dtype=torch.float64)
     state.save(number, {PI: pi.to(torch.float32).cpu().numpy()})
-    figures = [agreement, effective_components(pi)]
     return TrainReply(
         server_round=number,
         partition=partition,

@@ -35,10 +35,15 @@ from fedhet_app.wire import Query, TrainReply, TrainRequest
 
 
 def survey(task: Task, partition: int, request: TrainRequest) -> TrainReply:
-    """Return the moments of the encoder's features, shape ``((D + 1)^2,)``, once in a run."""
+    """Return the moments of the encoder's features, shape ``((D + 1)^2,)``, once in a run.
+
+    ``request.vector`` is the encoder where another run has trained it, else empty.
+    """
     started = time.perf_counter()
     rows = torch.from_numpy(task.partition.client(partition)).to(task.device)
-    features = gaussian_model_of(task).features(task.train_examples, rows)
+    model = gaussian_model_of(task)
+    model.load_encoder(request.vector)
+    features = model.features(task.train_examples, rows)
     return TrainReply(
         server_round=request.server_round,
         partition=partition,

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from fedhet_app import display
-from fedhet_app.config import Config, parse
+from fedhet_app.config import PATHS, Config, parse
 from fedhet_app.config_files import load_toml, parse_pairs
 from fedhet_app.errors import FedhetError
 from fedhet_app.results import RunReader, check_free, run_directory
@@ -108,12 +108,9 @@ def _configured(
     if results is not None:
         values["results-dir"] = str(results)
     config = parse(values)
-    absolute = {"results-dir": str(run_directory(config).resolve())}
-    if config.data_dir:
-        absolute["data-dir"] = str(Path(config.data_dir).resolve())
-    if config.random_budget.match:
-        absolute["random-budget.match"] = str(Path(config.random_budget.match).resolve())
-    return parse(config.flat() | absolute)
+    values = config.flat() | {"results-dir": str(run_directory(config))}
+    absolute = {key: str(Path(str(values[key])).resolve()) for key in PATHS if values[key]}
+    return parse(values | absolute)
 
 
 def _log_to(console: Console) -> None:

@@ -76,6 +76,8 @@ StrategyName = Literal[
     "fedspm",
 ]
 STRATEGY_NAMES: tuple[str, ...] = get_args(StrategyName)
+PATHS = ("results-dir", "data-dir", "random-budget.match", "fedgmm.features")
+"""Keys whose value, where there is one, is a path."""
 
 
 @dataclass(frozen=True, kw_only=True)

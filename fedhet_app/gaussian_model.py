@@ -1,7 +1,9 @@
 """FedGMM's shared model: a stack of classifiers, and Gaussians over features of a frozen encoder.
 
-The classifiers, the projection of the features and the Gaussians travel as one vector. The encoder
-never does: it stays as it is drawn, and every node draws it from the run's seed.
+The classifiers, the projection of the features and the Gaussians travel as one vector. An encoder
+that stays as it is drawn does not: every node draws it from the run's seed. One that another run
+has trained travels behind them, in every message: devices do not see that run's directory, and a
+node that starts again, or was away, must not depend on what it kept.
 """
 
 import math
@@ -23,6 +25,7 @@ from fedhet_app.models import INITS
 from fedhet_app.models.encoders import build_encoder
 from fedhet_app.seeding import rng_for, torch_seeded
 from fedhet_app.submodel.flat import FlatModule
+from fedhet_app.submodel.layout import unflatten
 from fedhet_app.task import Task
 from fedhet_app.training import Examples
 
@@ -38,11 +41,13 @@ class SharedPart:
         stack: The classifiers, shape ``(B D,)``.
         projection: From the encoder's features to z; zero before the first exchange of a run.
         gaussians: Over z.
+        encoder: One that was trained, flat; empty for one that is as it was drawn.
     """
 
     stack: NDArray[np.float32]
     projection: Projection
     gaussians: Gaussians
+    encoder: NDArray[np.float32]
 
     def vector(self) -> NDArray[np.float32]:
         """Return all of it as one vector."""
@@ -52,7 +57,8 @@ class SharedPart:
             self.gaussians.means,
             self.gaussians.covariances,
         )
-        return np.concatenate([self.stack, *(part.ravel().astype(np.float32) for part in parts)])
+        flat = (part.ravel().astype(np.float32) for part in parts)
+        return np.concatenate([self.stack, *flat, self.encoder])
 
 
 class GaussianModel:
@@ -77,6 +83,7 @@ class GaussianModel:
             encoder = build_encoder(task.config.routing.encoder, embedding, task.spec)
             INITS[task.config.init](encoder)
         self._encoder = FlatModule(encoder, task.device)
+        self._trained = bool(options.features)
         stack = initial_stack(task, options.components)
         self.stack_size = stack.size
         means = rng_for(task.config.seed, "clusters").normal(size=(count, size))
@@ -84,6 +91,7 @@ class GaussianModel:
             stack=stack,
             projection=Projection(center=np.zeros(embedding), axes=np.zeros((size, embedding))),
             gaussians=Gaussians(means=means, covariances=np.stack([np.eye(size)] * count)),
+            encoder=self._encoder.numpy() if self._trained else np.empty(0, dtype=np.float32),
         )
         self.initial = shared.vector()
         self.load(self.initial)
@@ -97,11 +105,17 @@ class GaussianModel:
     def load(self, vector: NDArray[np.float32]) -> None:
         """Put what travels in place, of the shape of ``initial``; ``shared`` has its parts."""
         self.shared = self.split(vector)
+        self.load_encoder(self.shared.encoder)
+
+    def load_encoder(self, encoder: NDArray[np.float32]) -> None:
+        """Put a trained encoder in place; nothing where it stays as it is drawn."""
+        if self._trained:
+            self._encoder.load(encoder)
 
     def split(self, vector: NDArray[np.float32]) -> SharedPart:
         """Return the parts of what travels."""
         ends = np.cumsum([self.stack_size, *map(math.prod, self._shapes)])
-        stack, *flat = np.split(vector, ends[:-1])
+        stack, *flat, encoder = np.split(vector, ends)
         center, axes, means, covariances = (
             part.astype(np.float64).reshape(shape)
             for part, shape in zip(flat, self._shapes, strict=True)
@@ -110,6 +124,7 @@ class GaussianModel:
             stack=stack,
             projection=Projection(center=center, axes=axes),
             gaussians=Gaussians(means=means, covariances=covariances),
+            encoder=encoder,
         )
 
     def features(self, examples: Examples, rows: Tensor) -> Tensor:
@@ -146,10 +161,12 @@ class GaussianModel:
         )
 
     def tensors(self, vector: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
-        """Return what travels by name, the classifiers in torch's names and shapes."""
+        """Return what travels by name, the networks in torch's names and shapes."""
         shared = self.split(vector)
+        encoder = unflatten(self._encoder.layout, shared.encoder) if self._trained else {}
         return {
             **stack_tensors(self._task, shared.stack),
+            **{f"encoder.{name}": array for name, array in encoder.items()},
             "projection.center": shared.projection.center,
             "projection.axes": shared.projection.axes,
             "gaussians.means": shared.gaussians.means,

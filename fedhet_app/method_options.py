@@ -262,11 +262,14 @@ class FedGmmOptions:
     """Shared Gaussians over routing features, and shared classifiers.
 
     ``gaussians`` is M1, ``components`` is M2; ``dimensions`` is the size that the features are
-    projected to; ``epsilon`` is added to the diagonal of every covariance.
+    projected to; ``epsilon`` is added to the diagonal of every covariance. ``features`` names the
+    directory of a finished run of FedSPM or FedDRM on the same data, whose routing encoder gives
+    the features; without one the encoder is as it is drawn.
     """
 
     gaussians: Count = 3
     components: Count = 3
     dimensions: Count = 16
+    features: str = ""
     epsilon: Positive = 0.1
     covariance: Literal["full", "diagonal"] = "full"

@@ -29,7 +29,7 @@ DIAGNOSTICS = "diagnostics"
 OF_E_STEP = ("agreement", "accuracy-by-w", "accuracy-by-x", "effective-components", "purity")
 RESPONSIBILITIES, LOG_MIXTURE = "responsibilities", "log-mixture"
 OF_M_STEP = ("router-loss", "seconds-supervised", "seconds-router")
-"""What a client's two replies of a round say beside their results, by position."""
+"""What a client says of its E-step and of its M-step, by position."""
 
 BATCH_SIZE = 256
 
@@ -165,6 +165,11 @@ class MixtureModel:
 def _inputs(examples: Examples, rows: Tensor) -> Iterator[Tensor]:
     for batch in rows.split(BATCH_SIZE):  # type: ignore[no-untyped-call]
         yield examples.batch(batch)[0]
+
+
+def of_e_step(task: Task) -> tuple[str, ...]:
+    """Return ``OF_E_STEP``, its last left out where the true components are not known."""
+    return OF_E_STEP if task.dataset.train_components is not None else OF_E_STEP[:-1]
 
 
 def log_pi(private: Private, device: torch.device) -> Tensor:

@@ -14,8 +14,6 @@ from fedhet_app.task import Task
 from fedhet_app.training import Examples
 
 CLUSTER = "cluster"
-OF_FEDEM = ("agreement", "effective-components")
-"""What a client of FedEM says beside its models, by position."""
 
 
 def initial_stack(task: Task, count: int, draw: int = 0) -> NDArray[np.float32]:

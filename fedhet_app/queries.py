@@ -90,12 +90,11 @@ def answer(grid: Grid, config: Config, files: Iterable[Path]) -> list[RoutedAnsw
     state = checkpoint.load(directory, config, data)
     vector, tau = state.arrays["vector"], state.arrays["tau"]
     nodes = {profile.partition: profile.node_id for profile in profiles}
-    router = QueryRouter(task, nodes, ClientStates(directory, config.num_clients, state))
+    states = ClientStates(directory, config.num_clients, state)
+    router = QueryRouter(task, nodes, lambda partition: states.note(partition, state))
     examples, rows = task.queried(None, images)
     preferred = router.log_weights(vector, tau, examples, rows)
-    answers = router.ask(
-        grid, preferred, lambda at: {"images": images[at]}, wire.pack(vector), state
-    )
+    answers = router.ask(grid, preferred, lambda at: {"images": images[at]}, wire.pack(vector))
     probabilities = torch.softmax(torch.from_numpy(preferred), dim=1).numpy()
     posterior = _component_posterior(task, vector, tau, images)
     names = task.dataset.class_names

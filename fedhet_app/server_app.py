@@ -9,9 +9,9 @@ from flwr.serverapp import Grid, ServerApp
 
 from client_apps import CLIENTS
 from fedhet_app import checkpoint, queries
-from fedhet_app.config import Config, parse
+from fedhet_app.config import PATHS, Config, parse
 from fedhet_app.data.dual import describe_dual
-from fedhet_app.data.partition import describe
+from fedhet_app.data.skew import describe, describe_tests
 from fedhet_app.errors import FedhetError
 from fedhet_app.results import RunWriter, check_free, run_directory
 from fedhet_app.task import Task, task_for
@@ -81,8 +81,12 @@ def run(grid: Grid, config: Config) -> Path:
     start = STRATEGIES[config.strategy].prepare(task, federation)
     writer = RunWriter(directory, resume_at=resumed.server_round if resumed else None)
     writer.write_config(config.flat(), versions(), data)
-    shares = describe(task.partition, task.histograms) | describe_dual(task.dataset)
-    writer.write_partition(shares | {"capacities": federation.caps.tolist()})
+    writer.write_partition(
+        describe(task.partition, task.histograms)
+        | describe_tests(task.test_owners, task.dataset.test.labels, task.histograms.shape)
+        | describe_dual(task.dataset)
+        | {"capacities": federation.caps.tolist()}
+    )
     if task.dataset.shift_example is not None:
         writer.write_shift(task.dataset.shift_example)
     LOG.info("writing to %s", directory)
@@ -106,7 +110,7 @@ def _check_rows(config: Config) -> None:
 
 def _check_paths(config: Config) -> None:
     """Refuse a relative path: under ``flwr run`` it would depend on where Flower was started."""
-    for key in ("results-dir", "data-dir", "random-budget.match"):
+    for key in PATHS:
         value = str(config.flat()[key])
         if value and not Path(value).is_absolute():
             remedy = "must be an absolute path: Flower runs the app in a folder of its own"

@@ -24,14 +24,12 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from fedhet_app.config import Config, parse
+from fedhet_app.config import PATHS, Config, parse
 from fedhet_app.errors import FedhetError
 from fedhet_app.suite_files import Entry, check_known, is_reference, located, read_suite
 
 Key = tuple[str, int]
 """Label and seed."""
-
-_PATHS = ("data-dir", "random-budget.match")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +146,6 @@ def _config(entry: Entry, seed: int, folder: Path, directory: Path) -> Config:
     for key, value in values.items():
         if is_reference(value):
             values[key] = str(folder / str(value)[1:] / f"seed{seed}")
-        elif key in _PATHS and isinstance(value, str) and value:
+        elif key in PATHS and isinstance(value, str) and value:
             values[key] = str(Path(value).resolve())
     return parse({**values, "seed": seed, "results-dir": str(directory)})

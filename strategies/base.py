@@ -4,9 +4,9 @@ import logging
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 
 from fedhet_app import checkpoint, wire
 from fedhet_app.checkpoint import Checkpoint
+from fedhet_app.client_state import StateNote
 from fedhet_app.config import Config
 from fedhet_app.errors import FedhetError
 from fedhet_app.results import RunWriter
 from fedhet_app.seeding import rng_for
 from fedhet_app.wire import Rejection, TrainReply
+from strategies.client_states import ClientStates
 from strategies.federation import Federation
 from strategies.totals import Totals
 
@@ -72,7 +74,12 @@ class RoundStrategy(Strategy):
         federation: Profiles and capacities.
         writer: The run directory.
         resumed: Where to continue, or ``None``.
+
+    Attributes:
+        keeps_state: Whether the method's clients keep something from round to round.
     """
+
+    keeps_state: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -87,11 +94,16 @@ class RoundStrategy(Strategy):
         self.totals = Totals(**resumed.counters) if resumed else Totals()
         self.round = Round(number=self.first_round)
         self.reply_extras: dict[str, int] = {}
+        self.states = (
+            ClientStates(writer.directory, len(federation.profiles), resumed)
+            if self.keeps_state
+            else None
+        )
         self.record = ArrayRecord()
 
     @abstractmethod
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the method's state for a checkpoint; the caller keeps references."""
+        """Return what the server has learnt, for a checkpoint; the caller keeps references."""
 
     @abstractmethod
     def measure(self) -> dict[str, Any]:
@@ -181,6 +193,19 @@ class RoundStrategy(Strategy):
         row["train-loss"] = losses / examples if examples else None
         return accepted
 
+    def request_extras(self, partition: int) -> Mapping[str, ArrayRecord]:
+        """Return what else a client is sent beside its vector, by name."""
+        return {}
+
+    def note(self, partition: int) -> StateNote | None:
+        """Return what a client must know of its state, for methods with one."""
+        return self.states.note(partition, self.saved) if self.states else None
+
+    def count_states(self, accepted: Accepted) -> None:
+        """Let the states count of the clients whose replies did."""
+        if self.states:
+            self.states.accept((sent.partition for sent, _ in accepted), self.round.number)
+
     def extras_of(self, sent: Sent) -> dict[str, int]:
         """Return what else a client returns beside its vector, by name with its size."""
         return self.reply_extras
@@ -244,8 +269,11 @@ class RoundStrategy(Strategy):
             raise FedhetError("max-empty-rounds", limit, remedy)
 
     def _snapshot(self) -> Checkpoint:
+        states = self.states.arrays() if self.states else {}
         return Checkpoint(
-            server_round=self.round.number, arrays=self.arrays(), counters=asdict(self.totals)
+            server_round=self.round.number,
+            arrays={**self.arrays(), **states},
+            counters=asdict(self.totals),
         )
 
     def configure_evaluate(

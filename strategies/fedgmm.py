@@ -9,9 +9,10 @@ log rho_i + log sum_a pi_i(a) N_a(z), where rho_i pi_i(a) = N_ia / n. With one G
 classifier the models are FedAvg's.
 
 Deviations, beside those of `client_apps.fedgmm` and `mixture.gaussian`:
-    1. Features are those of ``routing.encoder`` as it is drawn, under a federated PCA. The
-       published code takes a ResNet-18 trained on ImageNet, and a PCA of all clients' features in
-       one place; FedGMM has no loss that would train an encoder.
+    1. Features are those of ``routing.encoder`` as it is drawn, or as the run that
+       ``fedgmm.features`` names has trained it, under a federated PCA. The published code takes a
+       ResNet-18 trained on ImageNet, and a PCA of all clients' features in one place; FedGMM has no
+       loss that would train an encoder.
     2. Classifiers, Gaussians and moments are of the clients whose replies count in a round; a
        client that is not sampled keeps its last N_ia for routing, at first n_i / A.
 """
@@ -29,26 +30,26 @@ from numpy.typing import NDArray
 
 from fedhet_app import wire
 from fedhet_app.checkpoint import Checkpoint
-from fedhet_app.client_state import StateNote
 from fedhet_app.gaussian_model import MASS, MOMENTS, gaussian_model_of
 from fedhet_app.mixture.gaussian import Values, could_be_moments, m_step, principal_axes
-from fedhet_app.mixture_model import DIAGNOSTICS, OF_E_STEP
+from fedhet_app.mixture_model import DIAGNOSTICS, of_e_step
 from fedhet_app.results import RunWriter
 from fedhet_app.submodel.aggregation import Update
 from fedhet_app.task import Task
 from fedhet_app.wire import Rejection, TrainReply
 from strategies.base import Accepted, Sent
-from strategies.client_states import ClientStates
 from strategies.federation import Federation
 from strategies.multi_model import Models, MultiModel
 from strategies.routed import QueryRouter, evaluate_routed
-
-TAU = "tau"
-_TOLERANCE = 1e-4
+from strategies.tau import TAU, check_sums, even
+from strategies.trained_features import trained_encoder
+from strategies.whole import means
 
 
 class FedGMM(MultiModel):
     """Rounds of expectation maximisation over shared classifiers and shared Gaussians."""
+
+    keeps_state = True
 
     def __init__(
         self,
@@ -56,6 +57,7 @@ class FedGMM(MultiModel):
         task: Task,
         federation: Federation,
         count: int,
+        encoder: NDArray[np.float32] | None = None,
         writer: RunWriter,
         resumed: Checkpoint | None = None,
     ) -> None:
@@ -63,21 +65,21 @@ class FedGMM(MultiModel):
             task=task, federation=federation, count=count, writer=writer, resumed=resumed
         )
         self.model = gaussian_model_of(task)
-        self.states = ClientStates(writer.directory, len(federation.profiles), resumed)
-        self.router = QueryRouter(task, self.nodes, self.states)
-        examples = np.array([profile.examples for profile in federation.profiles], dtype=float)
-        gaussians = task.config.fedgmm.gaussians
-        evenly = np.repeat(examples[:, None] / gaussians, gaussians, axis=1)
-        self.tau: NDArray[np.float64] = resumed.arrays[TAU] if resumed else evenly
+        self.router = QueryRouter(task, self.nodes, self.note)
+        self.tau: NDArray[np.float64] = (
+            resumed.arrays[TAU]
+            if resumed
+            else even(federation.profiles, task.config.fedgmm.gaussians)
+        )
         if resumed is None:
-            self.renew(self.model.initial)
+            shared = self.model.split(self.model.initial)
+            self.renew((shared if encoder is None else replace(shared, encoder=encoder)).vector())
         self.reply_size = self.model.stack_size
-        truth = task.dataset.train_components is not None
-        self._names = OF_E_STEP if truth else OF_E_STEP[:-1]
+        self._names = of_e_step(task)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the N_ia and the rounds of the clients' states beside the shared vector."""
-        return {**super().arrays(), TAU: self.tau, **self.states.arrays()}
+        """Return the N_ia beside the shared vector."""
+        return {**super().arrays(), TAU: self.tau}
 
     def write_model(self) -> None:
         """Write the classifiers with the projection, the Gaussians and the N_ia."""
@@ -93,21 +95,16 @@ class FedGMM(MultiModel):
             record=self.record,
             tau=self.tau,
             rows=self.task.test_rows(self.examples_to_measure),
-            saved=self.saved,
             vote=self.in_last_round,
         )
-
-    def note(self, partition: int) -> StateNote:
-        """Return where the client's mixing weights stand."""
-        return self.states.note(partition, self.saved)
 
     def prepare_models(self, grid: Grid) -> None:
         """Find the principal axes of all clients' features, unless an earlier round has."""
         shared = self.model.split(self.vector)
         if shared.projection.axes.any():
             return
-        nothing = wire.pack(np.empty(0, dtype=np.float32))
-        self.send(wire.E_STEP, sorted(self.nodes), (self.model.embedding + 1) ** 2, nothing)
+        encoder = wire.pack(shared.encoder)
+        self.send(wire.E_STEP, sorted(self.nodes), (self.model.embedding + 1) ** 2, encoder)
         messages = self.most_work_first(self.round.sent)
         replies = grid.send_and_receive(messages, timeout=self.config.round_timeout)
         accepted = self.accept(replies)
@@ -130,7 +127,7 @@ class FedGMM(MultiModel):
         read = super().read(sent, reply)
         if MASS in read.extras:
             check_moments(self._moments(read), read.examples)
-            check_sum(MASS, read.extras[MASS], read.examples)
+            check_sums(MASS, read.extras[MASS], read.examples)
         else:
             check_moments(_tables(read.vector, 1), read.examples)
         return read
@@ -157,10 +154,9 @@ class FedGMM(MultiModel):
         }
 
     def finish(self, accepted: Accepted) -> dict[str, Any]:
-        """Make the Gaussians, let the states count; return means over clients by examples."""
+        """Make the Gaussians; return means over clients, weighted by their examples."""
         if not accepted:
             return {}
-        self.states.accept((sent.partition for sent, _ in accepted), self.round.number)
         self.tau = self.tau.copy()  # checkpoints hold the table of their round
         for sent, reply in accepted:
             self.tau[sent.partition] = self._moments(reply)[:, 0, 0]
@@ -169,10 +165,7 @@ class FedGMM(MultiModel):
         diagonal = options.covariance == "diagonal"
         after = m_step(sums, shared.gaussians, epsilon=options.epsilon, diagonal=diagonal)
         self.renew(replace(shared, gaussians=after).vector())
-        weights = [reply.examples for _, reply in accepted]
-        table = np.array([reply.extras[DIAGNOSTICS] for _, reply in accepted], dtype=np.float64)
-        means = np.average(table, axis=0, weights=weights)
-        return dict(zip(self._names, means.tolist(), strict=True))
+        return means(self.round.clients, self._names)
 
 
 class GaussianMixture(Models):
@@ -182,10 +175,14 @@ class GaussianMixture(Models):
         """Build the networks, so that what is wrong with them is said first.
 
         Raises:
-            FedhetError: The encoder does not fit the images, or has too few features.
+            FedhetError: The encoder does not fit the images, or has too few features; or the run
+                that is to have trained it has none that fits.
         """
         gaussian_model_of(task)
-        return super().prepare(task, federation)
+        start = super().prepare(task, federation)
+        if not task.config.fedgmm.features or task.config.resume:  # the checkpoint has it
+            return start
+        return partial(start, encoder=trained_encoder(task))
 
 
 def check_moments(sums: Values, examples: int) -> None:
@@ -198,21 +195,9 @@ def check_moments(sums: Values, examples: int) -> None:
     Raises:
         Rejection: They are not those of n_i examples.
     """
-    check_sum(MOMENTS, sums[:, 0, 0], examples)
+    check_sums(MOMENTS, sums[:, 0, 0], examples)
     if not could_be_moments(sums):
         raise Rejection("moments that are not symmetric or not positive semi-definite")
-
-
-def check_sum(name: str, shares: NDArray[np.floating], examples: int) -> None:
-    """Refuse sums of responsibilities that are negative or do not add up to the examples.
-
-    Raises:
-        Rejection: They do not.
-    """
-    total = float(shares.sum(dtype=np.float64))
-    if shares.min() < 0 or abs(total - examples) > _TOLERANCE * examples:
-        said = f"{name} of {shares.tolist()} examples"
-        raise Rejection(f"{said}: negative, or they do not sum to {examples}")
 
 
 def _tables(flat: NDArray[np.float32], count: int) -> Values:

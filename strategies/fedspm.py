@@ -25,36 +25,29 @@ from fedhet_app.errors import FedhetError
 from fedhet_app.mixture_model import (
     DIAGNOSTICS,
     LOG_MIXTURE,
-    OF_E_STEP,
     OF_M_STEP,
     RESPONSIBILITIES,
     mixture_of,
+    of_e_step,
 )
 from fedhet_app.results import RunWriter
 from fedhet_app.submodel.aggregation import Update, aggregate
 from fedhet_app.task import Task
-from fedhet_app.wire import Rejection, TrainReply
-from strategies.base import Accepted, Round, RoundStrategy, Sent
+from fedhet_app.wire import TrainReply
+from strategies.base import Accepted, Sent
 from strategies.bridge import ExpectationStep, measure_bridge
-from strategies.client_states import ClientStates
 from strategies.federation import Federation
 from strategies.routed import QueryRouter, evaluate_routed
+from strategies.tau import TAU, check_sums, even
+from strategies.whole import WholeStrategy, means
 
 LOG = logging.getLogger("fedhet")
 
-TAU = "tau"
-_TOLERANCE = 1e-4
 
+class FedSPM(WholeStrategy):
+    """Rounds of federated expectation maximisation."""
 
-class FedSPM(RoundStrategy):
-    """Rounds of federated expectation maximisation.
-
-    Args:
-        task: Data and networks for the nodes that are there.
-        federation: Profiles and capacities.
-        writer: The run directory.
-        resumed: Where to continue, or ``None``.
-    """
+    keeps_state = True
 
     def __init__(
         self,
@@ -64,24 +57,21 @@ class FedSPM(RoundStrategy):
         writer: RunWriter,
         resumed: Checkpoint | None = None,
     ) -> None:
-        super().__init__(config=task.config, federation=federation, writer=writer, resumed=resumed)
-        self.task, self.model = task, mixture_of(task)
-        self.states = ClientStates(writer.directory, len(federation.profiles), resumed)
-        examples = np.array([profile.examples for profile in federation.profiles], dtype=float)
-        components = task.config.components
-        evenly = np.repeat(examples[:, None] / components, components, axis=1)
-        self.tau: NDArray[np.float64] = resumed.arrays[TAU] if resumed else evenly
+        super().__init__(task=task, federation=federation, writer=writer, resumed=resumed)
+        self.model = mixture_of(task)
+        self.tau: NDArray[np.float64] = (
+            resumed.arrays[TAU] if resumed else even(federation.profiles, task.config.components)
+        )
         self.vector: NDArray[np.float32] = (
             resumed.arrays["vector"] if resumed else self.model.initial
         )
         self.record = wire.pack(self.vector)
-        self.router = QueryRouter(task, federation.nodes, self.states)
-        truth = task.dataset.train_components is not None
-        self._of_e_step = OF_E_STEP if truth else OF_E_STEP[:-1]
+        self.router = QueryRouter(task, self.nodes, self.note)
+        self._of_e_step = of_e_step(task)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the shared vector, the tau table and the rounds of the clients' states."""
-        return {"vector": self.vector, TAU: self.tau, **self.states.arrays()}
+        """Return the shared vector and the tau table."""
+        return {"vector": self.vector, TAU: self.tau}
 
     def write_model(self) -> None:
         """Write the shared networks with the tau table, which is all that routing needs."""
@@ -98,7 +88,6 @@ class FedSPM(RoundStrategy):
             record=self.record,
             tau=self.tau,
             rows=rows,
-            saved=self.saved,
             vote=self.in_last_round,
         )
 
@@ -110,12 +99,8 @@ class FedSPM(RoundStrategy):
         grid: Grid,
     ) -> Iterable[Message]:
         """Gather every tau_i (local E-step), then send the table (lines of the M-step)."""
-        number = server_round + self.first_round
-        self.round = Round(number=number, began=self.round.mark)
-        current = self.round
-        current.row |= {"round": number, "lr": self.config.lr_at(number), "download-bytes": 0}
-        current.row |= {"mean-width": 1.0, "uncovered": 0.0, "never-trained": 0.0}
-        self._send(wire.E_STEP, self.cohort(number), self.record)
+        current = self.begin(server_round)
+        self.send(wire.E_STEP, self.cohort(current.number), self.model.components, self.record)
         replies = grid.send_and_receive(
             self.most_work_first(current.sent), timeout=self.config.round_timeout
         )
@@ -127,26 +112,8 @@ class FedSPM(RoundStrategy):
         self._e_step = {sent.partition: reply for sent, reply in accepted}
         current.end_phase("e-step")
         table = wire.pack(self.tau.astype(np.float32).ravel())
-        self._send(wire.M_STEP, sorted(self._e_step), table)
+        self.send(wire.M_STEP, sorted(self._e_step), self.model.size, table)
         return self.most_work_first(current.sent)
-
-    def _send(self, kind: str, partitions: list[int], record: ArrayRecord) -> None:
-        """Make the messages of one exchange; the round's ``sent`` are those."""
-        number = self.round.number
-        size = self.model.components if kind == wire.E_STEP else self.model.size
-        self.round.sent = []
-        for partition in partitions:
-            note = self.states.note(partition, self.saved)
-            message = Message(
-                wire.train_content(record, number, 1.0, note=note),
-                dst_node_id=self.federation.profiles[partition].node_id,
-                message_type=kind,
-                ttl=self.config.round_timeout,
-            )
-            self.round.row["download-bytes"] += wire.record_bytes(message.content)
-            self.round.sent.append(
-                Sent(message=message, partition=partition, width=1.0, index=None, size=size)
-            )
 
     def extras_of(self, sent: Sent) -> dict[str, int]:
         """Return what a client's reply holds beside tau or its trained vector."""
@@ -162,7 +129,7 @@ class FedSPM(RoundStrategy):
         """Return a reply that passes every check; a tau is no less than 0 and sums to n_i."""
         read = super().read(sent, reply)
         if sent.message.metadata.message_type == wire.E_STEP:
-            check_tau(read.vector, read.examples)
+            check_sums(TAU, read.vector, read.examples)
         return read
 
     def aggregate_train(
@@ -175,7 +142,7 @@ class FedSPM(RoundStrategy):
         current.end_phase("training")
         accepted = self.accept(replies)
         current.clients = self._client_rows(accepted)
-        current.row |= self._round_columns(current.clients)
+        current.row |= means(current.clients, (*self._of_e_step, "router-loss", "mixture-loss"))
         if accepted:
             updates = [
                 Update(index=None, values=reply.vector, weight=float(reply.examples))
@@ -183,7 +150,7 @@ class FedSPM(RoundStrategy):
             ]
             before, self.vector = self.vector, aggregate(self.vector, updates).vector
             self.record = wire.pack(self.vector)
-            self.states.accept((sent.partition for sent, _ in accepted), current.number)
+            self.count_states(accepted)
         current.end_phase("aggregation")
         if accepted and self.config.measures_bridge(current.number):
             self._measure_bridge(before)
@@ -211,38 +178,18 @@ class FedSPM(RoundStrategy):
     def _client_rows(self, accepted: Accepted) -> list[dict[str, Any]]:
         rows = []
         for sent, reply in accepted:
-            partition, first = sent.partition, self._e_step[sent.partition]
+            first = self._e_step[sent.partition]
             rows.append(
                 {
-                    "round": self.round.number,
-                    "partition": partition,
-                    "examples": reply.examples,
-                    "capacity": float(self.federation.caps[partition]),
-                    "trained": True,
-                    "width": 1.0,
-                    "floats": sent.size,
-                    "loss": reply.loss,
+                    **self.client_row(sent, reply),
                     "mixture-loss": first.loss,
-                    "steps": reply.steps,
-                    "seconds": reply.seconds,
                     "seconds-e-step": first.seconds,
-                    "tau": self.tau[partition].tolist(),
+                    TAU: self.tau[sent.partition].tolist(),
                     **_named(self._of_e_step, first),
                     **_named(OF_M_STEP, reply),
                 }
             )
         return rows
-
-    def _round_columns(self, clients: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the means over clients, weighted by their examples."""
-        if not clients:
-            return {}
-        weights = [row["examples"] for row in clients]
-        names = (*self._of_e_step, "router-loss", "mixture-loss")
-        return {
-            name: float(np.average([row[name] for row in clients], weights=weights))
-            for name in names
-        }
 
 
 class Mixture:
@@ -261,21 +208,6 @@ class Mixture:
             raise FedhetError("fedspm.components", components, remedy)
         mixture_of(task)
         return partial(FedSPM, task=task, federation=federation)
-
-
-def check_tau(tau: NDArray[np.float32], examples: int) -> None:
-    """Refuse sums of responsibilities that cannot be such.
-
-    Args:
-        tau: Shape ``(C,)``.
-        examples: The client's number of examples, n_i.
-
-    Raises:
-        Rejection: One is negative, or they do not sum to n_i.
-    """
-    total = float(tau.sum(dtype=np.float64))
-    if tau.min() < 0 or abs(total - examples) > _TOLERANCE * examples:
-        raise Rejection(f"tau {tau.tolist()} is negative or does not sum to {examples} examples")
 
 
 def _named(names: Iterable[str], reply: TrainReply) -> dict[str, float]:

@@ -82,7 +82,7 @@ class Ifca(MultiModel):
 
     def _choices(self, grid: Grid, clients: list[int]) -> dict[int, int]:
         """Return which model each client that answers would train."""
-        self.send(wire.E_STEP, clients, 1)
+        self.send(wire.E_STEP, clients, 1, self.record)
         messages = self.most_work_first(self.round.sent)
         replies = grid.send_and_receive(messages, timeout=self.config.round_timeout)
         accepted = self.accept(replies)

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedhet_app import wire
-from fedhet_app.checkpoint import Checkpoint
 from fedhet_app.client_state import StateNote
 from fedhet_app.evaluation import balanced
 from fedhet_app.mixture.routing import majority
@@ -21,8 +20,8 @@ from fedhet_app.wire import Rejection
 
 LOG = logging.getLogger("fedhet")
 
-Note = Callable[[int, Checkpoint], StateNote]
-"""Returns what a client must know of its state, given the checkpoint on disk."""
+Note = Callable[[int], StateNote | None]
+"""Returns what a client must know of its state, for methods with one."""
 
 
 class Panel:
@@ -31,10 +30,10 @@ class Panel:
     Args:
         task: Data and networks.
         nodes: The node id of each client that is there.
-        note: Where the clients' states stand; ``None`` for methods without.
+        note: Where the clients' states stand.
     """
 
-    def __init__(self, task: Task, nodes: Mapping[int, int], note: Note | None) -> None:
+    def __init__(self, task: Task, nodes: Mapping[int, int], note: Note) -> None:
         self.task, self.nodes, self._note = task, nodes, note
 
     def ask(
@@ -42,7 +41,6 @@ class Panel:
         grid: Grid,
         asked: Mapping[int, Mapping[str, NDArray[Any]]],
         record: ArrayRecord,
-        saved: Checkpoint,
     ) -> dict[int, NDArray[np.float32]]:
         """Return the class probabilities of each client that answers, shape ``(n_i, K)``.
 
@@ -50,14 +48,11 @@ class Panel:
             grid: Where the nodes are.
             asked: By client ``rows`` or ``images``, as ``wire.query_content`` takes them.
             record: What the server sends of the model, packed.
-            saved: The checkpoint on disk.
         """
         timeout = self.task.config.round_timeout
         messages = {
             partition: Message(
-                wire.query_content(
-                    record, note=self._note(partition, saved) if self._note else None, **inputs
-                ),
+                wire.query_content(record, note=self._note(partition), **inputs),
                 dst_node_id=self.nodes[partition],
                 message_type=wire.PREDICT,
                 ttl=timeout,
@@ -81,7 +76,7 @@ class Panel:
 
 
 def evaluate_voted(
-    panel: Panel, grid: Grid, record: ArrayRecord, rows: Tensor | None, saved: Checkpoint
+    panel: Panel, grid: Grid, record: ArrayRecord, rows: Tensor | None
 ) -> dict[str, Any]:
     """Measure personal models that nobody chooses between: each client predicts everything.
 
@@ -90,7 +85,6 @@ def evaluate_voted(
         grid: Where the nodes are.
         record: What the server sends of the model, packed.
         rows: Rows of the test set to measure on, ascending; ``None`` for all.
-        saved: The checkpoint on disk.
 
     Returns:
         Accuracy of the clients' majority vote, plain and balanced, which is the system accuracy;
@@ -100,7 +94,7 @@ def evaluate_voted(
     task = panel.task
     index, owners, labels = tested(task, rows)
     asked = {client: {"rows": index} for client in sorted(panel.nodes)}
-    answers = panel.ask(grid, asked, record, saved)
+    answers = panel.ask(grid, asked, record)
     if not answers:
         nothing = np.zeros(len(labels), dtype=bool)
         return {"loss": float("nan"), **accuracies(task, labels, nothing)} | own_accuracies(

@@ -15,13 +15,11 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhet_app.checkpoint import Checkpoint
 from fedhet_app.gaussian_model import routing_model_of
 from fedhet_app.mixture.routing import client_log_weights, confusion, majority
 from fedhet_app.task import Task
 from fedhet_app.training import Examples
-from strategies.client_states import ClientStates
-from strategies.panel import Panel, accuracies, own_accuracies, tested
+from strategies.panel import Note, Panel, accuracies, own_accuracies, tested
 
 LOG = logging.getLogger("fedhet")
 
@@ -52,11 +50,11 @@ class QueryRouter:
     Args:
         task: Data and networks.
         nodes: The node id of each client that is there.
-        states: Where the clients' states stand.
+        note: Where the clients' states stand.
     """
 
-    def __init__(self, task: Task, nodes: Mapping[int, int], states: ClientStates) -> None:
-        self.task, self.nodes, self.panel = task, nodes, Panel(task, nodes, states.note)
+    def __init__(self, task: Task, nodes: Mapping[int, int], note: Note) -> None:
+        self.task, self.nodes, self.panel = task, nodes, Panel(task, nodes, note)
 
     def log_weights(
         self,
@@ -80,7 +78,6 @@ class QueryRouter:
         preferred: NDArray[np.float64],
         inputs: Callable[[NDArray[np.int64]], dict[str, Any]],
         record: ArrayRecord,
-        saved: Checkpoint,
         also: NDArray[np.bool_] | None = None,
     ) -> Answers:
         """Let the preferred client predict each query, or the next best where one is away.
@@ -90,7 +87,6 @@ class QueryRouter:
             preferred: From ``log_weights``, shape ``(n, m)``.
             inputs: Returns what ``wire.query_content`` sends of the queries at some positions.
             record: The shared model, packed.
-            saved: The checkpoint on disk.
             also: Which clients are to predict which queries besides, shape ``(m, n)``.
         """
         count, num_clients = preferred.shape
@@ -102,9 +98,7 @@ class QueryRouter:
         while True:
             asked = {i: np.flatnonzero(wanted[i]) for i in range(num_clients) if wanted[i].any()}
             asked = {i: at for i, at in asked.items() if i not in away}
-            answers = self.panel.ask(
-                grid, {i: inputs(at) for i, at in asked.items()}, record, saved
-            )
+            answers = self.panel.ask(grid, {i: inputs(at) for i, at in asked.items()}, record)
             for client, answer in answers.items():
                 predicted[client, asked[client]] = answer
             away |= asked.keys() - answers.keys()
@@ -127,7 +121,6 @@ def evaluate_routed(
     record: ArrayRecord,
     tau: NDArray[np.float64],
     rows: Tensor | None,
-    saved: Checkpoint,
     vote: bool,
 ) -> dict[str, Any]:
     """Measure a mixture on the pooled test set.
@@ -139,7 +132,6 @@ def evaluate_routed(
         record: The same, packed.
         tau: The table, shape ``(m, C)``.
         rows: Rows of the test set to measure on, ascending; ``None`` for all.
-        saved: The checkpoint on disk.
         vote: Whether to let every client predict every example, to measure their vote.
 
     Returns:
@@ -154,7 +146,7 @@ def evaluate_routed(
     examples, asked = task.queried(index, None)
     preferred = router.log_weights(vector, tau, examples, asked)
     also = (owners == np.arange(num_clients)[:, None]) | vote
-    answers = router.ask(grid, preferred, lambda at: {"rows": index[at]}, record, saved, also)
+    answers = router.ask(grid, preferred, lambda at: {"rows": index[at]}, record, also)
     routed, own = answers.of(answers.by), answers.of(owners)
     hits = {
         i: (own.argmax(axis=1) == labels)[owners == i]

@@ -13,11 +13,12 @@ Deviations:
        is not.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, RecordDict
+from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
 from fedhet_app import wire
@@ -28,13 +29,14 @@ from fedhet_app.task import Task
 from fedhet_app.wire import CONTROL, TrainReply
 from strategies.allocation import Allocation
 from strategies.base import Accepted, Sent
-from strategies.client_states import ClientStates
 from strategies.federation import Federation
 from strategies.submodel import SubmodelStrategy
 
 
 class Scaffold(SubmodelStrategy):
     """Rounds with control variates; c has shape ``(P,)``, one value per parameter."""
+
+    keeps_state = True
 
     def __init__(
         self,
@@ -49,7 +51,6 @@ class Scaffold(SubmodelStrategy):
             task=task, federation=federation, allocation=allocation, writer=writer, resumed=resumed
         )
         num_params = task.slicer.num_params(1.0)
-        self.states = ClientStates(writer.directory, len(federation.profiles), resumed)
         self.control: NDArray[np.float64] = (
             resumed.arrays[CONTROL] if resumed else np.zeros(num_params)
         )
@@ -61,20 +62,12 @@ class Scaffold(SubmodelStrategy):
             self.control_record = wire.pack(self.control.astype(np.float32))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return c and the rounds of the clients' states beside those of every method."""
-        return {**super().arrays(), CONTROL: self.control, **self.states.arrays()}
+        """Return c beside what every method has."""
+        return {**super().arrays(), CONTROL: self.control}
 
-    def request(
-        self, record: ArrayRecord, server_round: int, width: float, partition: int
-    ) -> RecordDict:
+    def request_extras(self, partition: int) -> Mapping[str, ArrayRecord]:
         """Send c with the model (line 5)."""
-        return wire.train_content(
-            record,
-            server_round,
-            width,
-            extras={CONTROL: self.control_record},
-            note=self.states.note(partition, self.saved),
-        )
+        return {CONTROL: self.control_record}
 
     def update(self, sent: Sent, reply: TrainReply) -> Update:
         """Let every client count alike, or by its examples."""
@@ -91,7 +84,6 @@ class Scaffold(SubmodelStrategy):
             total += reply.extras[CONTROL]
         self.control = self.control + total / len(self.federation.profiles)
         self._pack_control()
-        self.states.accept((sent.partition for sent, _ in accepted), self.round.number)
         vector = scaled_step(self.vector, after, len(self.control), self.config.scaffold.server_lr)
         return replace(after, vector=vector)
 

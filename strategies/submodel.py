@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
@@ -119,7 +119,13 @@ class SubmodelStrategy(RoundStrategy):
             if width not in records:
                 records[width] = self.record if index is None else wire.pack(self.vector[index])
             message = Message(
-                self.request(records[width], number, width, partition),
+                wire.train_content(
+                    records[width],
+                    number,
+                    width,
+                    extras=self.request_extras(partition),
+                    note=self.note(partition),
+                ),
                 dst_node_id=self.federation.profiles[partition].node_id,
                 message_type=wire.TRAIN,
                 ttl=self.config.round_timeout,
@@ -129,12 +135,6 @@ class SubmodelStrategy(RoundStrategy):
                 Sent(message=message, partition=partition, width=width, index=index, size=size)
             )
         return sent
-
-    def request(
-        self, record: ArrayRecord, server_round: int, width: float, partition: int
-    ) -> RecordDict:
-        """Return what one client is sent with its slice."""
-        return wire.train_content(record, server_round, width)
 
     def update(self, sent: Sent, reply: TrainReply) -> Update:
         """Return how one client's reply enters the average."""
@@ -155,6 +155,7 @@ class SubmodelStrategy(RoundStrategy):
         accepted = self.accept(replies)
         updates = [self.update(sent, reply) for sent, reply in accepted]
         after = self.step(aggregate(self.vector, updates), accepted)
+        self.count_states(accepted)
         columns = self.allocation.observe(
             Outcome(
                 server_round=current.number,

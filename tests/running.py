@@ -2,10 +2,11 @@
 
 import re
 
+import numpy as np
 import pytest
-from flwr.app import Context, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 
-from fedhet_app import engine
+from fedhet_app import engine, wire
 from fedhet_app.config import parse
 from fedhet_app.config_checks import belongs
 from fedhet_app.results import MODEL, RunReader, round_observer
@@ -112,6 +113,23 @@ def run_spoilt(directory, spoil, *, backwards=False, **options):
     grid = SpoiltGrid(config, spoil, backwards=backwards)
     server_app(grid, Context(1, 1, {}, RecordDict(), config.flat()))
     return RunReader(directory)
+
+
+def spoiling(client, kind, name, change):
+    """One client, or with ``None`` each, returns something else in one record of a kind of reply.
+
+    ``change`` takes the vector, which it may write to, and returns the other.
+    """
+
+    def spoil(partition, message, answer):
+        reply = answer()
+        if message.metadata.message_type != kind or client not in (partition, None):
+            return reply
+        vector = np.asarray(change(wire.unpack(reply.content[name]).copy()), dtype=np.float32)
+        records = {**reply.content, name: ArrayRecord({wire.VECTOR: Array(vector)})}
+        return Message(RecordDict(records), reply_to=message)
+
+    return spoil
 
 
 def model_bytes(reader):

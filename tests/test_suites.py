@@ -65,6 +65,23 @@ def test_a_reference_is_the_directory_of_that_run_with_the_same_seed(written, tm
             assert run.needed == set()
 
 
+def test_features_are_those_of_the_run_with_the_same_seed(written, tmp_path):
+    text = """
+name: x
+seeds: [1, 2]
+base: {partition: dual, num-clients: 4}
+runs:
+  over: {strategy: fedgmm, fedgmm.features: "@mixture"}
+  mixture: {strategy: fedspm}
+"""
+    suite = load_suite(written(text=text), tmp_path / "out")
+    for run in suite.select(["over"], [2]):
+        if run.label == "over":
+            assert run.config.fedgmm.features == str(tmp_path / "out" / "mixture" / "seed2")
+            assert run.needed == {("mixture", 2)}
+    assert [run.key for run in suite.select(["over"], [2])] == [("over", 2), ("mixture", 2)]
+
+
 def test_paths_are_made_absolute(written, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     suite = load_suite(written(("dataset: digits", "dataset: cifar10, data-dir: data")))

@@ -10,8 +10,8 @@ from fedhet_app.config_checks import belongs
 
 Options = Mapping[str, Any]
 
-MATCH = "random-budget.match"
-"""Names another run for each seed, so that two runs of one method never share it."""
+MATCH, FEATURES = "random-budget.match", "fedgmm.features"
+"""Name another run for each seed, so that two runs of one method never share them."""
 
 NOT_THE_METHOD = {
     *FREE_TO_CHANGE,
@@ -27,8 +27,9 @@ _SHORT = {
     "has-fl has-fl.coverage=false": "has-fl-off",
     "random-budget random-budget.mode=permute": "random-budget-permute",
     "fedspm fedspm.encoders=per-component": "fedspm-cx",
+    "fedgmm fedgmm.features=trained": "fedgmm-trained-features",
 }
-"""The names that suites give to two methods which are a strategy and an option."""
+"""The names that suites give to methods which are a strategy and an option."""
 
 
 def settings(config: Options) -> dict[str, Any]:
@@ -36,7 +37,7 @@ def settings(config: Options) -> dict[str, Any]:
     strategy = str(config["strategy"])
     whole = {**DEFAULTS, **config}
     return {
-        key: value
+        key: "trained" if key == FEATURES and value else value
         for key, value in whole.items()
         if key not in {*NOT_THE_METHOD, MATCH} and belongs(key, strategy)
     }

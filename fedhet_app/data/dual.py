@@ -75,23 +75,20 @@ def describe_dual(dataset: Dataset) -> dict[str, object]:
     if dataset.mixing_weights is None or dataset.permutations is None:
         return {}
     originals = np.argsort(dataset.permutations, axis=-1)
-    counts, after, before = [], [], []
+    counts, before = [], []
     for split, groups, components in (
         (dataset.train, dataset.train_groups, dataset.train_components),
         (dataset.test, dataset.test_groups, dataset.test_components),
     ):
         assert groups is not None, "set where the weights are"
         assert components is not None, "set where the weights are"
-        clients, classes = _blocks(groups), dataset.num_classes
+        clients = _blocks(groups)
         counts.append(label_histograms(clients, components, COMPONENTS))
-        after.append(label_histograms(clients, split.labels, classes))
         original = originals[groups, components, split.labels]
-        before.append(label_histograms(clients, original, classes))
+        before.append(label_histograms(clients, original, dataset.num_classes))
     return {
         "mixing-weights": dataset.mixing_weights.tolist(),
         "component-counts": counts[0].tolist(),
-        "test-sizes": after[1].sum(axis=1).tolist(),
-        "test-class-histograms": after[1].tolist(),
         "class-histograms-before-shift": (before[0] + before[1]).tolist(),
     }
 

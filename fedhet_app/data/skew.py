@@ -57,3 +57,23 @@ def describe(partition: Partition, histograms: NDArray[np.int64]) -> dict[str, o
         "class-histograms": histograms.tolist(),
         "total-variation": total_variation(histograms).tolist(),
     }
+
+
+def describe_tests(
+    owners: NDArray[np.int64] | None, labels: NDArray[np.int64], shape: tuple[int, ...]
+) -> dict[str, object]:
+    """Return what ``partition.json`` says of the clients' test examples, if they have any.
+
+    Args:
+        owners: The client of each test example, (k,); ``None`` where it is nobody's.
+        labels: Its class, (k,).
+        shape: (m, K).
+    """
+    if owners is None:
+        return {}
+    histograms = np.zeros(shape, dtype=np.int64)
+    np.add.at(histograms, (owners, labels), 1)
+    return {
+        "test-sizes": histograms.sum(axis=1).tolist(),
+        "test-class-histograms": histograms.tolist(),
+    }

@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from study_runs import adaptation, write_run, write_suite
 
+from fedhet_app.analysis.claims.routing import TRAINED_FEATURES
 from fedhet_app.analysis.labels import distinguish, label_of, settings
+from fedhet_app.analysis.paper_b_labels import by_row
 from fedhet_app.analysis.study import load_study
 from fedhet_app.config import DEFAULTS
 from fedhet_app.errors import FedhetError
@@ -120,6 +122,18 @@ def test_runs_share_a_label_exactly_where_they_share_their_settings(options):
     for one, label in zip(configs, labels, strict=True):
         for other, its_label in zip(configs, labels, strict=True):
             assert (label == its_label) == (settings(one) == settings(other))
+
+
+def test_runs_over_the_features_of_other_runs_are_one_method(tmp_path):
+    """Each seed names a run of its own; the claims know the label."""
+    for seed in (42, 43):
+        features = {"fedgmm__features": f"/runs/fedspm/seed{seed}", "partition": "dual"}
+        write_run(tmp_path / f"trained{seed}", strategy="fedgmm", seed=seed, **features)
+    write_run(tmp_path / "drawn", strategy="fedgmm", seed=42, partition="dual")
+    (section,) = load_study([tmp_path]).sections
+    assert set(section.labels) == {"fedgmm", TRAINED_FEATURES}
+    assert [run.seed for run in section.of(TRAINED_FEATURES)] == [42, 43]
+    assert by_row(section) == {"fedgmm": "fedgmm"}
 
 
 def test_data_sets_have_sections_of_their_own(tmp_path):

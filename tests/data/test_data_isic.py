@@ -1,5 +1,6 @@
 """Fed-ISIC2019: clients that are given, with test examples of their own; sizes; bad centres."""
 
+import json
 from types import SimpleNamespace
 
 import datasets
@@ -11,7 +12,7 @@ from running import run, tiny
 from sklearn.metrics import balanced_accuracy_score
 
 from fedhet_app.config import parse
-from fedhet_app.config_checks import NATURAL_IMAGES
+from fedhet_app.config_checks import NATURAL_IMAGES, ROUTING_METHODS, VOTING_METHODS
 from fedhet_app.data import load_dataset
 from fedhet_app.data.images import resize
 from fedhet_app.data.known import KNOWN, NATURAL
@@ -36,6 +37,7 @@ NATURAL_RUN = {
     "routing__embedding": 8,
     "routing__steps": 2,
     "fedspm__components": 2,
+    "fedgmm__dimensions": 4,
 }
 
 
@@ -164,7 +166,7 @@ def test_which_data_sets_a_method_of_personal_models_takes():
             parse({"strategy": "fedspm", **run_config})
 
 
-@pytest.mark.parametrize("strategy", ["fedavg", "feddrm", "fedspm"])
+@pytest.mark.parametrize("strategy", ["fedavg", "fedprox", *ROUTING_METHODS, *VOTING_METHODS])
 def test_a_poor_centre_trains_and_one_without_test_images_is_not_measured(save, tmp_path, strategy):
     options = {**NATURAL_RUN, "strategy": strategy, "data_dir": str(save())}
     reader = run(tmp_path / "run", **options)
@@ -173,6 +175,9 @@ def test_a_poor_centre_trains_and_one_without_test_images_is_not_measured(save, 
     assert set(last["client-accuracy"]) == {"0", "1"}
     own = [last["client-accuracy"][client] for client in "01"]
     assert summary["average-accuracy"] == pytest.approx((12 * own[0] + 2 * own[1]) / 14)
+    tests = json.loads((reader.directory / "partition.json").read_text())
+    assert tests["test-sizes"] == [6, 3, 0]
+    assert tests["test-class-histograms"] == [[2, 2, 2], [0, 2, 1], [0, 0, 0]]
     for name in ("balanced-accuracy", "balanced-average-accuracy"):
         assert 0 <= summary[name] == last[name] <= 1
     assert np.isfinite(summary["final-loss"])

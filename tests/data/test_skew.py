@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import cityblock
 
 from fedhet_app.data import Partition, describe, label_histograms, total_variation
+from fedhet_app.data.skew import describe_tests
 
 
 def test_total_variation_by_pencil():
@@ -46,3 +47,12 @@ def test_the_description_is_json_and_complete():
     assert description["indices"] == [[2], [0, 1, 3]]
     assert description["class-histograms"] == [[0, 1], [2, 1]]
     np.testing.assert_allclose(description["total-variation"], [0.5, 1 / 6])
+
+
+def test_the_test_examples_of_the_clients_are_counted_by_class():
+    owners, labels = np.array([2, 0, 2, 2]), np.array([1, 0, 1, 0])
+    assert describe_tests(owners, labels, (3, 2)) == {
+        "test-sizes": [1, 0, 3],
+        "test-class-histograms": [[1, 0], [0, 0], [1, 2]],
+    }
+    assert describe_tests(None, labels, (3, 2)) == {}

@@ -4,8 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Message, RecordDict
-from running import MIXTURE, interrupted, model_bytes, outcome, run, run_spoilt, tiny
+from running import MIXTURE, model_bytes, outcome, run, run_spoilt, spoiling, tiny
 
 from client_apps import fedspm as client
 from fedhet_app import engine, wire
@@ -58,24 +57,6 @@ def test_only_tau_travels_between_the_exchanges(tmp_path):
     assert sent["train.e_step"] == ({up}, {2})
 
 
-def test_the_order_of_arrival_changes_nothing(tmp_path):
-    def as_it_is(partition, message, answer):
-        return answer()
-
-    one = run_spoilt(tmp_path / "one", as_it_is, **MIXTURE)
-    two = run_spoilt(tmp_path / "two", as_it_is, backwards=True, **MIXTURE)
-    assert outcome(one) == outcome(two)
-
-
-@pytest.mark.parametrize("strategy", ["feddrm", "fedspm"])
-def test_a_resumed_run_ends_with_the_bits_of_an_unbroken_one(strategy, tmp_path):
-    options = {**MIXTURE, "strategy": strategy, "norm": "bn", "fraction_train": 0.5}
-    options |= {"evaluate_every": 1}  # the stop comes after clients were asked for predictions
-    whole = run(tmp_path / "whole", **options)
-    interrupted(tmp_path / "halves", 2, **options)
-    assert outcome(run(tmp_path / "halves", resume=True, **options)) == outcome(whole)
-
-
 def test_ray_gives_the_bits_of_the_process(tmp_path):
     inline = run(tmp_path / "inline", **MIXTURE)
     engine.run(tiny(tmp_path / "ray", **MIXTURE), engine="ray")
@@ -98,31 +79,6 @@ def test_heads_never_leave_the_clients(tmp_path):
     assert all((reader.directory / "clients" / str(i)).is_dir() for i in range(4))
 
 
-def test_a_client_that_is_not_sampled_keeps_its_last_tau(tmp_path):
-    reader = run(tmp_path / "run", **{**MIXTURE, "fraction_train": 0.5, "num_server_rounds": 2})
-    sizes, table = sizes_of(reader), reader.model()["tau"]
-    last = {row["partition"]: row["tau"] for row in reader.clients}
-    assert 2 <= len(last) < 4, "the seed must leave somebody out"
-    for partition in range(4):
-        expected = last.get(partition, [sizes[partition] / 2] * 2)
-        assert table[partition].tolist() == pytest.approx(expected)
-
-
-def spoilt_tau(change):
-    """Client ``AWAY`` sends another tau in every round."""
-
-    def spoil(partition, message, answer):
-        reply = answer()
-        if partition != AWAY or message.metadata.message_type != wire.E_STEP:
-            return reply
-        records = dict(reply.content.items())
-        tau = change(wire.unpack(records["arrays"]).copy())
-        records["arrays"] = ArrayRecord({"vector": Array(tau.astype(np.float32))})
-        return Message(RecordDict(records), reply_to=message)
-
-    return spoil
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -134,7 +90,7 @@ def spoilt_tau(change):
     ids=["NaN", "negative", "another sum", "another shape"],
 )
 def test_a_client_whose_tau_is_wrong_is_left_out_of_the_round(change, reason, tmp_path):
-    reader = run_spoilt(tmp_path / "run", spoilt_tau(change), **MIXTURE)
+    reader = run_spoilt(tmp_path / "run", spoiling(AWAY, wire.E_STEP, "arrays", change), **MIXTURE)
     for row in reader.rounds:
         assert row["replies"] == 3
         assert [each["partition"] for each in row["rejected"]] == [AWAY]
@@ -158,40 +114,6 @@ def test_a_client_lost_between_the_exchanges_costs_its_round_alone(tmp_path):
     assert reader.summary["status"] == "completed"
 
 
-def test_a_reply_that_was_not_used_leaves_the_heads_as_they_were(tmp_path):
-    """Trained and dropped in round 2, a client is where one is that never saw round 2."""
-    heads = []
-
-    def drop(runs_the_client):
-        def spoil(partition, message, answer):
-            kind, number = message.metadata.message_type, message.content["config"].get("round")
-            if (partition, kind, number) != (AWAY, wire.M_STEP, 2):
-                return answer()
-            if runs_the_client:
-                answer()
-            return None
-
-        return spoil
-
-    for runs in (True, False):
-        reader = run_spoilt(tmp_path / str(runs), drop(runs), **MIXTURE)
-        heads.append(outcome(reader))
-    assert heads[0] == heads[1]
-
-
-def test_queries_of_a_client_that_is_away_go_to_the_next_best(tmp_path, caplog):
-    def away(partition, message, answer):
-        if partition == AWAY and message.metadata.message_type == wire.PREDICT:
-            return None
-        return answer()
-
-    reader = run_spoilt(tmp_path / "run", away, **MIXTURE)
-    last = reader.rounds[-1]
-    assert str(AWAY) not in last["client-accuracy"]
-    assert 0 < last["system-accuracy"] < 1
-    assert f"client {AWAY} does not predict" in caplog.text
-
-
 def test_the_vote_is_that_of_all_clients(tmp_path):
     said = {}
 
@@ -210,10 +132,8 @@ def test_the_vote_is_that_of_all_clients(tmp_path):
 
 
 def test_a_dead_component_is_survived(tmp_path):
-    def kill(tau):
-        return np.array([tau.sum(), 0.0])
-
-    reader = run_spoilt(tmp_path / "run", spoilt_tau(kill), **MIXTURE)
+    kill = spoiling(AWAY, wire.E_STEP, "arrays", lambda tau: [tau.sum(), 0.0])
+    reader = run_spoilt(tmp_path / "run", kill, **MIXTURE)
     assert reader.summary["status"] == "completed"
     assert reader.model()["tau"][AWAY].tolist() == [sizes_of(reader)[AWAY], 0.0]
     assert all(np.isfinite(row["router-loss"]) for row in reader.rounds)

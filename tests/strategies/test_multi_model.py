@@ -1,12 +1,12 @@
-"""IFCA and FedEM: against plain PyTorch, and through faults, stops and clusters without clients."""
+"""IFCA and FedEM: against plain PyTorch, and through clusters without clients."""
 
 import copy
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, Message, RecordDict
-from running import MIXTURE, interrupted, outcome, run, run_spoilt, tiny
+from flwr.app import Message, RecordDict
+from running import MIXTURE, run, run_spoilt, spoiling, tiny
 from torch import nn
 
 from client_apps import fedem, ifca
@@ -291,62 +291,6 @@ def test_fedem_sends_all_models_both_ways_and_its_weights_never(tmp_path):
     assert not any("pi" in row for row in reader.clients)
 
 
-@pytest.mark.parametrize("strategy", OF)
-def test_the_order_of_arrival_changes_nothing(strategy, tmp_path):
-    def as_it_is(partition, message, answer):
-        return answer()
-
-    one = run_spoilt(tmp_path / "one", as_it_is, **OF[strategy])
-    two = run_spoilt(tmp_path / "two", as_it_is, backwards=True, **OF[strategy])
-    assert outcome(one) == outcome(two)
-    for name in ("system-accuracy", "average-accuracy"):
-        assert 0 < one.summary[name] == one.rounds[-1][name] <= 1
-    assert "routing-accuracy" not in one.summary
-    assert len(one.clients) == 4 * 3
-
-
-@pytest.mark.parametrize(("strategy", "at"), [("ifca", 1), ("fedem", 2)])
-def test_a_resumed_run_ends_with_the_bits_of_an_unbroken_one(strategy, at, tmp_path):
-    options = {**OF[strategy], "norm": "bn", "fraction_train": 0.5}
-    whole = run(tmp_path / "whole", **options)
-    interrupted(tmp_path / "halves", at, **options)
-    assert outcome(run(tmp_path / "halves", resume=True, **options)) == outcome(whole)
-
-
-def test_a_reply_that_was_not_used_leaves_the_weights_as_they_were(tmp_path):
-    """Trained and dropped in round 2, a client is where one is that never saw round 2."""
-
-    def drop(runs_the_client):
-        def spoil(partition, message, answer):
-            number = message.content["config"].get("round")
-            if (partition, number, message.metadata.message_type) != (AWAY, 2, wire.TRAIN):
-                return answer()
-            if runs_the_client:
-                answer()
-            return None
-
-        return spoil
-
-    ran, away = (run_spoilt(tmp_path / str(way), drop(way), **FEDEM) for way in (True, False))
-    assert [row["replies"] for row in ran.rounds] == [4, 3, 4]
-    assert outcome(ran) == outcome(away)
-
-
-def spoilt(kind, name, change):
-    """Client ``AWAY`` sends something else in one record."""
-
-    def spoil(partition, message, answer):
-        reply = answer()
-        if (partition, message.metadata.message_type) != (AWAY, kind):
-            return reply
-        records = dict(reply.content.items())
-        array = change(wire.unpack(records[name]).copy()).astype(np.float32)
-        records[name] = ArrayRecord({"vector": Array(array)})
-        return Message(RecordDict(records), reply_to=message)
-
-    return spoil
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -358,7 +302,8 @@ def spoilt(kind, name, change):
     ids=["beyond", "negative", "between", "NaN"],
 )
 def test_a_cluster_that_is_none_costs_the_client_its_round(change, reason, tmp_path):
-    reader = run_spoilt(tmp_path / "run", spoilt("train", "cluster", change), **IFCA)
+    spoil = spoiling(AWAY, wire.TRAIN, "cluster", change)
+    reader = run_spoilt(tmp_path / "run", spoil, **IFCA)
     for row in reader.rounds:
         assert row["replies"] == 3
         assert [each["partition"] for each in row["rejected"]] == [AWAY]

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from running import MIXTURE, interrupted, outcome, run, run_spoilt, tiny
+from running import MIXTURE, outcome, run, run_spoilt, tiny
 from torch import nn
 
-from fedhet_app import engine, wire
 from fedhet_app import task as task_module
+from fedhet_app import wire
 from fedhet_app.config import parse
 from fedhet_app.errors import FedhetError
 from fedhet_app.evaluation import logits_of
@@ -57,51 +57,11 @@ def test_what_is_measured_are_the_clients_answers(silent, tmp_path, caplog):
 
 
 @pytest.mark.parametrize("strategy", METHODS)
-def test_the_order_of_arrival_changes_nothing(strategy, tmp_path):
-    options = {**OPTIONS, "strategy": strategy}
-    one = run_spoilt(tmp_path / "one", Heard(), **options)
-    two = run_spoilt(tmp_path / "two", Heard(), backwards=True, **options)
-    assert outcome(one) == outcome(two)
-
-
-@pytest.mark.parametrize("strategy", METHODS)
-def test_a_resumed_run_ends_with_the_bits_of_an_unbroken_one(strategy, tmp_path):
-    options = {**OPTIONS, "strategy": strategy, "fraction_train": 0.5, "num_server_rounds": 5}
-    shared = {"checkpoint_every": 2, "evaluate_every": 1, "evaluate_examples": 60}
-    whole = run(tmp_path / "whole", **options, **shared)
-    interrupted(tmp_path / "halves", 4, **options, **shared)
-    assert outcome(run(tmp_path / "halves", resume=True, **options, **shared)) == outcome(whole)
-
-
-@pytest.mark.parametrize("strategy", METHODS)
 def test_evaluation_leaves_no_trace_in_the_run(strategy, tmp_path):
     seldom = run(tmp_path / "seldom", **OPTIONS, strategy=strategy)
     often = run(tmp_path / "often", **OPTIONS, strategy=strategy, evaluate_every=1)
     assert outcome(seldom)[2:] == outcome(often)[2:]
     assert seldom.summary["system-accuracy"] == often.summary["system-accuracy"]
-
-
-def test_a_client_dropped_in_a_round_keeps_its_model_of_the_round_before(tmp_path):
-    """Trained and dropped in round 2, a client is where one is that never saw round 2."""
-
-    def drop(runs_the_client):
-        def spoil(partition, message, answer):
-            number = message.content["config"].get("round")
-            if (partition, number) != (AWAY, 2):
-                return heard(partition, message, answer)
-            if runs_the_client:
-                answer()
-            return None
-
-        return spoil
-
-    results = []
-    for runs in (True, False):
-        heard = Heard()
-        reader = run_spoilt(tmp_path / str(runs), drop(runs), **OPTIONS, strategy="ditto")
-        assert [row["replies"] for row in reader.rounds] == [4, 3, 4]
-        results.append((outcome(reader), {i: each.tobytes() for i, each in heard.said.items()}))
-    assert results[0] == results[1]
 
 
 def test_a_client_that_was_never_sampled_predicts_with_the_initial_model(tmp_path):
@@ -116,18 +76,6 @@ def test_a_client_that_was_never_sampled_predicts_with_the_initial_model(tmp_pat
     start = logits_of(model, task.test_examples, rows).softmax(dim=1).numpy()
     for partition, said in heard.said.items():
         assert np.array_equal(said, start) == (partition not in trained)
-
-
-def test_a_node_that_starts_again_finds_its_model_in_its_own_folder(tmp_path):
-    """The nodes of a resumed run have new contexts: what they kept in those is gone."""
-    options = {**OPTIONS, "strategy": "ditto", "num_server_rounds": 5, "fraction_train": 0.5}
-    whole = run(tmp_path / "whole", **options)
-    folder = tmp_path / "device"
-    nodes = [{**node, "state-dir": str(folder)} for node in engine.virtual_nodes(4)]
-    interrupted(tmp_path / "halves", 3, nodes=nodes, **options)
-    assert outcome(run(tmp_path / "halves", nodes, resume=True, **options)) == outcome(whole)
-    assert list(folder.rglob("*.safetensors"))
-    assert not list((tmp_path / "halves" / "clients").rglob("*.safetensors"))
 
 
 def test_one_message_holds_one_model_and_no_state(tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedhet_app.analysis.audit.columns import ClientValues, Rows, numeric_columns, variables_of
-from fedhet_app.analysis.labels import MATCH, NOT_THE_METHOD
+from fedhet_app.analysis.labels import FEATURES, MATCH, NOT_THE_METHOD
 from fedhet_app.config import DEFAULTS
 from fedhet_app.errors import FedhetError
 from fedhet_app.results import CLIENTS, CONFIG, PARTITION, SUMMARY, RunReader
@@ -79,8 +79,9 @@ def read_run(directory: Path, column: str) -> AuditedRun:
         seed = int(options["seed"])
     except (KeyError, TypeError, ValueError):
         raise FedhetError(_KEY, str(directory), f"its {CONFIG} is not that of a run") from None
-    if method[MATCH]:  # each seed names a run of its own
-        method[MATCH] = "a run"
+    for key in (MATCH, FEATURES):
+        if method[key]:  # each seed names a run of its own
+            method[key] = "a run"
     rows, partition = _rows(reader), _partition(directory)
     return AuditedRun(
         directory=directory,
