@@ -195,7 +195,7 @@ def route(
 ) -> None:
     """Route new images to the clients of a finished run, and show what those predict.
 
-    DIRECTORY is that of a run of a method that routes (fedspm, feddrm), each IMAGE a file.
+    DIRECTORY is that of a run of a method that routes (fedspm, feddrm, fedgmm), each IMAGE a file.
     """
     from fedhet_app import queries
     from fedhet_app.engine import InlineGrid, virtual_nodes

@@ -14,6 +14,7 @@ from fedhet_app.config_checks import (
     ROUTING_METHODS,
     VOTING_METHODS,
     check_alpha,
+    check_bridge,
     check_capacities,
     check_clusters,
     check_cohort,
@@ -168,6 +169,7 @@ class Config:
             check_mixture(self.strategy, self.dataset, self.partition, self.norm)
         if self.strategy == "ifca":
             check_clusters(self.ifca.clusters, self.num_clients)
+        check_bridge(self.fedspm.bridge_every, self.fraction_train)
         check_cohort(self.cohort_size, self.fraction_train, self.num_clients, self.min_replies)
         check_capacities(self.capacity_tiers, self.capacity_probs)
 

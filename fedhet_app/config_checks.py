@@ -116,6 +116,13 @@ def check_mixture(strategy: str, dataset: str, partition: str, norm: str) -> Non
         raise FedhetError("norm", norm, remedy)
 
 
+def check_bridge(bridge_every: int, fraction_train: float) -> None:
+    """Raise ``FedhetError`` for bridge errors of a cohort: they take everybody's weights."""
+    if bridge_every and fraction_train < 1.0:
+        remedy = "takes the responsibilities of every client in a round; set fraction-train = 1.0"
+        raise FedhetError("fedspm.bridge-every", bridge_every, remedy)
+
+
 def check_clusters(clusters: int, num_clients: int) -> None:
     """Raise ``FedhetError`` for more clusters than clients, some of which nobody could choose."""
     if clusters > num_clients:

@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -107,7 +108,7 @@ def answers(console: Console, routed: Sequence["RoutedAnswer"]) -> None:
     for each in routed:
         away = "" if each.answered_by == each.client else f" (away; {each.answered_by} answers)"
         table.add_row(
-            each.image,
+            Path(each.image).name,
             f"{each.client}{away}",
             f"{each.probability:.4f}",
             " ".join(f"{weight:.3f}" for weight in each.components),

@@ -1,8 +1,9 @@
 """The options that belong to one method each; their keys stand behind the method's name and a dot.
 
 The papers' values are the defaults: HAS-FL and random-budget as in Section 4.1 of the paper on
-adaptive sub-models, FedProx with mu = 1, FedSPM as in Appendix D.3 of its paper. Two groups belong
-to more than one method: ``dual`` to a partition, ``routing`` to every method that routes queries.
+adaptive sub-models, FedProx with mu = 1, FedSPM's own as in Appendix D.3 of its paper, whose
+training options are in its presets. Two groups belong to more than one method: ``dual`` to a
+partition, ``routing`` to every method that routes queries.
 """
 
 from dataclasses import dataclass

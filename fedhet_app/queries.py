@@ -15,12 +15,15 @@ from fedhet_app import checkpoint, wire
 from fedhet_app.config import Config
 from fedhet_app.config_checks import ROUTING_METHODS
 from fedhet_app.data.images import resize
+from fedhet_app.data.shifts import to_colour
 from fedhet_app.errors import FedhetError, one_line
 from fedhet_app.gaussian_model import routing_model_of
+from fedhet_app.results import RunReader
 from fedhet_app.task import Task, task_for
 from strategies.client_states import ClientStates
 from strategies.federation import who_is_here
 from strategies.routed import QueryRouter
+from strategies.tau import table_of
 
 ANSWERS = "answers.jsonl"
 _GREY_OR_COLOUR = ("1", "L", "P", "RGB")
@@ -34,9 +37,9 @@ class RoutedAnswer:
         image: Its file.
         client: The client that the server chose.
         probability: P(client | image) by the density ratios and the clients' shares.
-        answered_by: The client that answered: another one where the chosen is away; -1 for none.
+        answered_by: The client that answered: another one where the chosen is away.
         components: P(component | image) at the client that answered, one for each.
-        label: The predicted class; -1 for none.
+        label: The predicted class.
         class_name: Its name, where the data set has names.
         confidence: The predicted class's probability.
     """
@@ -74,27 +77,33 @@ def answer(grid: Grid, config: Config, files: Iterable[Path]) -> list[RoutedAnsw
         One answer for each image, in their order.
 
     Raises:
-        FedhetError: A method that does not route, a run that has no checkpoint, an image that does
-            not open or has another size, or no nodes.
+        FedhetError: A method that does not route, a run that has no checkpoint or did not end, an
+            image that does not open or has another size, no nodes, or none that answers.
     """
     check_routes(config)
     directory = Path(config.results_dir)
+    status = RunReader(directory).summary["status"]
+    if status != "completed":
+        raise FedhetError("run directory", str(directory), f"is of a run that ended as {status!r}")
     paths = list(files)
     task = task_for(config)
     shape = task.dataset.test.inputs.shape[1:]
-    images = load_images(paths, shape, resized=config.image_size > 0)
+    images = load_images(paths, shape, config)
     profiles, _ = who_is_here(grid, config)
     if not profiles:
         raise FedhetError("node-timeout", config.node_timeout, "no node came; start the nodes")
     data = {"dataset": task.dataset.fingerprint, "partition": task.partition.fingerprint}
     state = checkpoint.load(directory, config, data)
-    vector, tau = state.arrays["vector"], state.arrays["tau"]
+    vector, tau = state.arrays["vector"], table_of(state, config)
     nodes = {profile.partition: profile.node_id for profile in profiles}
     states = ClientStates(directory, config.num_clients, state)
     router = QueryRouter(task, nodes, lambda partition: states.note(partition, state))
     examples, rows = task.queried(None, images)
     preferred = router.log_weights(vector, tau, examples, rows)
     answers = router.ask(grid, preferred, lambda at: {"images": images[at]}, wire.pack(vector))
+    if len(answers.away) == config.num_clients:
+        remedy = "none of them answered; the warnings above say why of each"
+        raise FedhetError("clients", len(answers.away), remedy)
     probabilities = torch.softmax(torch.from_numpy(preferred), dim=1).numpy()
     posterior = _component_posterior(task, vector, tau, images)
     names = task.dataset.class_names
@@ -102,16 +111,16 @@ def answer(grid: Grid, config: Config, files: Iterable[Path]) -> list[RoutedAnsw
     results = []
     for i, path in enumerate(paths):
         client, by = int(preferred[i].argmax()), int(answers.by[i])
-        label = int(said[i].argmax()) if by >= 0 else -1
+        label = int(said[i].argmax())
         results.append(
             RoutedAnswer(
                 image=str(path),
                 client=client,
                 probability=float(probabilities[i, client]),
                 answered_by=by,
-                components=posterior[i, by].tolist() if by >= 0 else [],
+                components=posterior[i, by].tolist(),
                 label=label,
-                class_name=names[label] if names and label >= 0 else "",
+                class_name=names[label] if names else "",
                 confidence=float(said[i].max()),
             )
         )
@@ -142,13 +151,13 @@ def image_files(text: str) -> list[Path]:
     return found
 
 
-def load_images(paths: list[Path], shape: tuple[int, ...], *, resized: bool) -> NDArray[np.uint8]:
+def load_images(paths: list[Path], shape: tuple[int, ...], config: Config) -> NDArray[np.uint8]:
     """Return images, uint8, shape ``(n, H, W, C)``.
 
     Args:
         paths: Image files, grey or colour.
         shape: (H, W, C) of the run's data set.
-        resized: Whether those are resized, so that others are to be as well.
+        config: The run's; images are resized and coloured as it did with its own.
 
     Raises:
         FedhetError: No file, one that is no image of 8 bits, or an image of another size.
@@ -168,12 +177,15 @@ def load_images(paths: list[Path], shape: tuple[int, ...], *, resized: bool) -> 
             remedy = f"has mode {image.mode}; convert it to grey or RGB of 8 bits"
             raise FedhetError("image", str(path), remedy)
         plain = image.convert("L" if channels == 1 else "RGB")
-        plain = resize(plain, height) if resized else plain
-        if plain.size != (width, height):
+        plain = resize(plain, height) if config.image_size else plain
+        pixels = np.array(plain).reshape(*plain.size[::-1], channels)
+        if config.partition == "dual":
+            pixels = to_colour(pixels[None])[0]
+        if pixels.shape != shape:
             size = f"{image.size[0]}x{image.size[1]}"
             remedy = f"is {size}, and the model takes {width}x{height}; resize it"
             raise FedhetError("image", str(path), remedy)
-        images[i] = np.asarray(plain).reshape(shape)
+        images[i] = pixels
     return images
 
 

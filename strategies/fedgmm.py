@@ -41,7 +41,7 @@ from strategies.base import Accepted, Sent
 from strategies.federation import Federation
 from strategies.multi_model import Models, MultiModel
 from strategies.routed import QueryRouter, evaluate_routed
-from strategies.tau import TAU, check_sums, even
+from strategies.tau import TAU, check_sums, even, table_of
 from strategies.trained_features import trained_encoder
 from strategies.whole import means
 
@@ -67,7 +67,7 @@ class FedGMM(MultiModel):
         self.model = gaussian_model_of(task)
         self.router = QueryRouter(task, self.nodes, self.note)
         self.tau: NDArray[np.float64] = (
-            resumed.arrays[TAU]
+            table_of(resumed, task.config)
             if resumed
             else even(federation.profiles, task.config.fedgmm.gaussians)
         )

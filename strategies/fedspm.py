@@ -38,7 +38,7 @@ from strategies.base import Accepted, Sent
 from strategies.bridge import ExpectationStep, measure_bridge
 from strategies.federation import Federation
 from strategies.routed import QueryRouter, evaluate_routed
-from strategies.tau import TAU, check_sums, even
+from strategies.tau import TAU, check_sums, even, table_of
 from strategies.whole import WholeStrategy, means
 
 LOG = logging.getLogger("fedhet")
@@ -60,7 +60,9 @@ class FedSPM(WholeStrategy):
         super().__init__(task=task, federation=federation, writer=writer, resumed=resumed)
         self.model = mixture_of(task)
         self.tau: NDArray[np.float64] = (
-            resumed.arrays[TAU] if resumed else even(federation.profiles, task.config.components)
+            table_of(resumed, task.config)
+            if resumed
+            else even(federation.profiles, task.config.components)
         )
         self.vector: NDArray[np.float32] = (
             resumed.arrays["vector"] if resumed else self.model.initial

@@ -158,7 +158,7 @@ def evaluate_routed(
     counts = confusion(torch.from_numpy(owners), torch.from_numpy(best), num_clients)
     row = {
         "loss": float(-np.log(likelihood).mean()),
-        **accuracies(task, labels, routed.argmax(axis=1) == labels),
+        **accuracies(task, labels, (answers.by >= 0) & (routed.argmax(axis=1) == labels)),
         "routing-accuracy": float((best == owners).mean()),
         "routing-confusion": counts.tolist(),
         **own_accuracies(task, owners, labels, hits),

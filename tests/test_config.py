@@ -217,6 +217,16 @@ BAD = [
         "random-budget.match",
         "random-budget.budget is set as well",
     ),
+    (
+        {
+            "strategy": "fedspm",
+            "partition": "dual",
+            "fedspm.bridge-every": 2,
+            "fraction-train": 0.5,
+        },
+        "fedspm.bridge-every",
+        "set fraction-train = 1.0",
+    ),
 ]
 
 
@@ -350,6 +360,7 @@ VALID_FOR = {
     "fedspm": {
         "fedspm.components": st.integers(2, 9),
         "fedspm.bridge-every": st.integers(0, 9),
+        "fraction-train": st.just(1.0),
         "routing.momentum": st.floats(0, 1, exclude_max=True),
         "dual.amplitude": st.floats(0, 1),
     },

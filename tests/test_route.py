@@ -1,6 +1,7 @@
 """New images for a finished run, by `fedhet route` and by a ServerApp that asks live nodes."""
 
 import json
+import shutil
 
 import numpy as np
 import PIL.Image
@@ -8,8 +9,11 @@ import pytest
 from flwr.app import Context, RecordDict
 from running import MIXTURE, SpoiltGrid, run, tiny
 
-from fedhet_app import queries, wire
+from fedhet_app import checkpoint, queries, wire
+from fedhet_app.config import parse
+from fedhet_app.data.shifts import to_colour
 from fedhet_app.errors import FedhetError
+from fedhet_app.results import RunReader, load_tensors, save_tensors
 from fedhet_app.server_app import app as server_app
 from fedhet_app.task import task_for
 
@@ -78,7 +82,55 @@ def test_a_query_whose_client_is_away_goes_to_the_next_best(finished, images):
 
     again = ask(finished.directory, str(images), away)[0]
     assert again["client"] == first["client"]
-    assert again["answered_by"] not in (first["client"], -1)
+    assert again["answered_by"] != first["client"]
+
+
+def nobody(partition, message, answer):
+    return None if message.metadata.message_type == wire.PREDICT else answer()
+
+
+def test_queries_that_nobody_answers_are_an_error(finished, images):
+    with pytest.raises(FedhetError, match=r"clients = 4: none of them answered"):
+        ask(finished.directory, str(images), nobody)
+
+
+def test_what_nobody_answers_in_an_evaluation_is_wrong(tmp_path):
+    config = tiny(tmp_path / "run", **OPTIONS)
+    server_app(SpoiltGrid(config, nobody), Context(1, 1, {}, RecordDict(), config.flat()))
+    summary = RunReader(tmp_path / "run").summary
+    assert (summary["system-accuracy"], summary["average-accuracy"]) == (0.0, 0.0)
+    assert summary["routing-accuracy"] > 0
+
+
+def test_only_a_run_that_completed_answers(finished, images, tmp_path, fedhet):
+    failed = tmp_path / "run"
+    shutil.copytree(finished.directory, failed)
+    summary = failed / "summary.json"
+    summary.write_text(summary.read_text().replace("completed", "failed"))
+    status, _, err = fedhet("route", failed, images / "0.png")
+    assert (status, "ended as 'failed'" in err) == (2, True)
+    summary.unlink()
+    status, _, err = fedhet("route", failed, images / "0.png")
+    assert (status, "has not finished" in err) == (2, True)
+
+
+def test_a_table_of_another_shape_is_refused(finished, images, tmp_path, fedhet):
+    spoilt = tmp_path / "run"
+    shutil.copytree(finished.directory, spoilt)
+    arrays, metadata = load_tensors(spoilt / checkpoint.FILE)
+    arrays["tau"] = arrays["tau"][:3]
+    save_tensors(spoilt / checkpoint.FILE, arrays, metadata)
+    status, _, err = fedhet("route", spoilt, images / "0.png")
+    assert (status, "tau has shape (3, 2), not (4, 2)" in err) == (2, True)
+
+
+def test_a_grey_image_of_a_shifted_data_set_is_coloured_as_its_own(tmp_path):
+    grey = np.random.default_rng(3).integers(0, 256, (28, 28), dtype=np.uint8)
+    PIL.Image.fromarray(grey).save(tmp_path / "grey.png")
+    (image,) = queries.load_images(
+        [tmp_path / "grey.png"], (32, 32, 3), parse({"partition": "dual"})
+    )
+    np.testing.assert_array_equal(image, to_colour(grey[None, :, :, None])[0])
 
 
 @pytest.mark.parametrize(

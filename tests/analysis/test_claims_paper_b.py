@@ -294,14 +294,18 @@ def test_b11_takes_every_number_but_the_time(make):
     assert judged("B11", drm).verdict == "not measured: fedspm-c1"
 
 
-@pytest.mark.parametrize(("last", "verdict"), [(3.0, HOLDS), (2.999, FAILS)])
-def test_b12_takes_the_worst_round(make, last, verdict):
-    rounds = [row(t, effective_components=each) for t, each in ((1, 3.0), (2, last), (3, 3.0))]
-    run = dual(make, "fedspm-identical", 42, system=50.0, rounds=rounds)
+@pytest.mark.parametrize(("off", "verdict"), [(0.05, HOLDS), (0.2, FAILS)])
+def test_b12_takes_the_worst_round(make, off, verdict):
+    even = [40.0, 40.0, 40.0]
+    clients = [
+        {"round": t, "partition": i, "examples": 120, "tau": tau}
+        for t, i, tau in ((1, 0, even), (1, 1, even), (2, 0, [40 + off, 40 - off, 40.0]))
+    ]
+    run = dual(make, "fedspm-identical", 42, system=50.0, clients=clients)
     claim = judged("B12", run)
-    assert (claim.verdict, claim.per_seed[42]) == (verdict, pytest.approx(3.0 - last))
+    assert (claim.verdict, claim.per_seed[42]) == (verdict, pytest.approx(off / 120))
     bare = dual(make, "fedspm-identical", 43, system=50.0)
-    missing = "not measured: effective-components of fedspm-identical seed 43"
+    missing = "not measured: tau of fedspm-identical seed 43"
     assert judged("B12", run, bare).verdict == missing
 
 

@@ -256,9 +256,9 @@ def test_an_image_size_is_for_arrays_too(tmp_path, write_idx, make_images):
 def test_a_query_is_resized_where_the_data_set_is(tmp_path):
     path = tmp_path / "query.png"
     Image.fromarray(np.full((6, 9, 3), 77, dtype=np.uint8)).save(path)
-    assert (load_images([path], (4, 4, 3), resized=True) == 77).all()
+    assert (load_images([path], (4, 4, 3), parse({"image-size": 4})) == 77).all()
     with pytest.raises(FedhetError, match=r"is 9x6, and the model takes 4x4; resize it"):
-        load_images([path], (4, 4, 3), resized=False)
+        load_images([path], (4, 4, 3), parse({}))
 
 
 def test_text_has_no_image_size():
