@@ -402,6 +402,7 @@ def test_bridge_errors_are_of_the_feasible_rounds(tmp_path):
 def test_figure_2_draws_the_variant_with_more_feasible_rounds(tmp_path):
     write_bridge(tmp_path / "half", 0.5, COURSE)
     write_bridge(tmp_path / "none", 0.0, COURSE[:1], raw=point(9.0, 1.0, 0.0, 0.0))
+    write_bridge(tmp_path / "lost", 0.9, [LOST, LOST])
     section = section_of(tmp_path)
     assert bridge.usual_variant(section) == "shifted"
     gradient, delta, epsilon = bridge_plot.bridge_errors(section).axes
@@ -409,6 +410,7 @@ def test_figure_2_draws_the_variant_with_more_feasible_rounds(tmp_path):
     # Rounds 2, 6 and 8 of the feasible ones: means 4, (4 + 2) / 2, (4 + 2 + 3) / 3.
     np.testing.assert_allclose(lines[r"$\mu$ = 0.5"], [[2, 4], [6, 3], [8, 3]])
     np.testing.assert_allclose(lines[r"$\mu$ = 0"], [[2, 4]])
+    assert len(lines[r"$\mu$ = 0.9: no feasible round"]) == 0
     deltas = {line.get_label(): line.get_ydata() for line in delta.lines}
     np.testing.assert_allclose(
         deltas[r"$\mu$ = 0.5"], [0.3, 0.3 / np.sqrt(2), 0.6 / np.sqrt(3)], rtol=1e-12

@@ -25,7 +25,11 @@ def bridge_errors(section: Section) -> Figure | None:
     figure, panels = new_figure(3, width=11.0, height=3.4, share_y=False)
     for label, momentum, (colour, dash, _) in zip(labels, momenta, styles.values(), strict=True):
         name = rf"$\mu$ = {momentum:g}" if told else label
-        for course in (each for each in found[label] if len(each.rounds)):
+        feasible = [course for course in found[label] if len(course.rounds)]
+        if not feasible:
+            name = f"{name}: no feasible round"
+            panels[0].plot([], [], color=colour, linestyle=dash, label=name)
+        for course in feasible:
             for axes, curve in zip(panels, _PANELS, strict=True):
                 values = getattr(course.estimates, curve)
                 # One feasible round alone would be no line.
