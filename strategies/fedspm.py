@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from fedhet_app import wire
 from fedhet_app.checkpoint import Checkpoint
+from fedhet_app.client_state import StateNote
 from fedhet_app.errors import FedhetError
 from fedhet_app.mixture_model import (
     DIAGNOSTICS,
@@ -83,6 +84,10 @@ class FedSPM(RoundStrategy):
         """Return the shared vector, the tau table and the rounds of the clients' states."""
         return {"vector": self.vector, TAU: self.tau, **self.states.arrays()}
 
+    def note(self, partition: int) -> StateNote:
+        """Return where the client's heads and mixing weights stand."""
+        return self.states.note(partition, self.saved)
+
     def write_model(self) -> None:
         """Write the shared networks with the tau table, which is all that routing needs."""
         tensors: dict[str, NDArray[Any]] = {**self.model.tensors(self.vector), TAU: self.tau}
@@ -120,7 +125,7 @@ class FedSPM(RoundStrategy):
             self.most_work_first(current.sent), timeout=self.config.round_timeout
         )
         accepted = self.accept(replies)
-        tau = self.tau.copy()  # checkpoints hold the table of their round
+        self._tau_before, tau = self.tau, self.tau.copy()  # checkpoints hold their round's table
         for sent, reply in accepted:
             tau[sent.partition] = reply.vector
         self.tau = tau
@@ -136,10 +141,10 @@ class FedSPM(RoundStrategy):
         size = self.model.components if kind == wire.E_STEP else self.model.size
         self.round.sent = []
         for partition in partitions:
-            note = self.states.note(partition, self.saved)
+            note = self.note(partition)
             message = Message(
                 wire.train_content(record, number, 1.0, note=note),
-                dst_node_id=self.federation.profiles[partition].node_id,
+                dst_node_id=self.federation.nodes[partition],
                 message_type=kind,
                 ttl=self.config.round_timeout,
             )
@@ -165,6 +170,10 @@ class FedSPM(RoundStrategy):
             check_tau(read.vector, read.examples)
         return read
 
+    def trained_from(self, sent: Sent, reply: TrainReply) -> NDArray[Any] | None:
+        """Return the shared vector, which went out in the first exchange."""
+        return self.vector if sent.message.metadata.message_type == wire.M_STEP else None
+
     def aggregate_train(
         self,
         server_round: int,
@@ -184,6 +193,8 @@ class FedSPM(RoundStrategy):
             before, self.vector = self.vector, aggregate(self.vector, updates).vector
             self.record = wire.pack(self.vector)
             self.states.accept((sent.partition for sent, _ in accepted), current.number)
+        else:  # a round that does not count leaves nothing behind
+            self.tau = self._tau_before
         current.end_phase("aggregation")
         if accepted and self.config.measures_bridge(current.number):
             self._measure_bridge(before)

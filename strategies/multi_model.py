@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from fedhet_app import wire
 from fedhet_app.checkpoint import Checkpoint
-from fedhet_app.client_state import StateNote
 from fedhet_app.config import Config
 from fedhet_app.model_stack import initial_stack, stack_tensors
 from fedhet_app.results import RunWriter
@@ -130,10 +129,6 @@ class MultiModel(RoundStrategy):
     def request_extras(self, partition: int) -> Mapping[str, ArrayRecord]:
         """Return what a client is sent beside the models."""
         return {}
-
-    def note(self, partition: int) -> StateNote | None:
-        """Return what a client must know of its state, for methods with one."""
-        return None
 
     def aggregate_train(
         self,

@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, RecordDict
 
 from fedhet_app import wire
 from fedhet_app.checkpoint import Checkpoint
+from fedhet_app.client_state import StateNote
 from fedhet_app.results import RunWriter
 from fedhet_app.submodel.aggregation import Aggregate
 from fedhet_app.task import Task
@@ -66,11 +67,15 @@ class PersonalState(Personal):
         """Return the rounds of the clients' states beside what every method has."""
         return {**super().arrays(), **self.states.arrays()}
 
+    def note(self, partition: int) -> StateNote:
+        """Return where the client's model stands."""
+        return self.states.note(partition, self.saved)
+
     def request(
         self, record: ArrayRecord, server_round: int, width: float, partition: int
     ) -> RecordDict:
         """Say with the model where the client's state stands."""
-        note = self.states.note(partition, self.saved)
+        note = self.note(partition)
         return wire.train_content(record, server_round, width, note=note)
 
     def step(self, after: Aggregate, accepted: Accepted) -> Aggregate:
