@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from fedhet_app.config import DEFAULTS, Config
 from fedhet_app.errors import FedhetError
-from fedhet_app.results import RunReader, load_tensors, save_tensors
+from fedhet_app.results import RunReader
+from fedhet_app.sealed import DamagedError, load_sealed, save_sealed
 
 FILE = Path("checkpoint") / "state.safetensors"
 
@@ -41,11 +42,15 @@ class Checkpoint:
 
 
 def save(directory: Path, checkpoint: Checkpoint) -> None:
-    """Replace the checkpoint of the run in ``directory``."""
+    """Replace the checkpoint of the run in ``directory``; the old one stays until it is whole.
+
+    Raises:
+        FedhetError: It cannot be written.
+    """
     path = directory / FILE
     path.parent.mkdir(exist_ok=True)
     state = {"round": checkpoint.server_round, "counters": checkpoint.counters}
-    save_tensors(path, checkpoint.arrays, {"state": json.dumps(state)})
+    save_sealed(path, checkpoint.arrays, {"state": json.dumps(state)})
 
 
 def load(directory: Path, config: Config, data: Mapping[str, str]) -> Checkpoint:
@@ -57,7 +62,7 @@ def load(directory: Path, config: Config, data: Mapping[str, str]) -> Checkpoint
         data: Fingerprints of the data set and the partition; likewise.
 
     Raises:
-        FedhetError: No run, no checkpoint, another configuration or other data.
+        FedhetError: No run, no checkpoint or a damaged one, another configuration or other data.
     """
     reader = RunReader(directory)
     _check_same(reader.config, config)
@@ -68,7 +73,11 @@ def load(directory: Path, config: Config, data: Mapping[str, str]) -> Checkpoint
     if not (directory / FILE).exists():
         remedy = "has no checkpoint to resume from; start the run again in another directory"
         raise FedhetError("results-dir", str(directory), remedy)
-    arrays, metadata = load_tensors(directory / FILE)
+    try:
+        arrays, metadata = load_sealed(directory / FILE)
+    except DamagedError as error:
+        remedy = f"{error.remedy}; start the run again in another directory"
+        raise FedhetError("checkpoint", str(directory / FILE), remedy) from error
     state = json.loads(metadata["state"])
     return Checkpoint(server_round=state["round"], arrays=arrays, counters=state["counters"])
 

@@ -2,14 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from client_apps import ANSWERS, CLIENTS, E_STEPS, Procedure
+from client_apps import ANSWERS, CLIENTS, E_STEPS, Procedure, evaluate
+from client_apps.privacy import protected
 from fedhet_app import wire
-from fedhet_app.client_state import ClientState, open_state, state_dir
+from fedhet_app.capacity import capacity_of
+from fedhet_app.client_state import ClientState, begins_anew, open_state, state_dir
 from fedhet_app.errors import FedhetError
+from fedhet_app.own_task import node_task, refuse_data_path
 from fedhet_app.task import Task, task_of_node
 from fedhet_app.versions import code_fingerprint
 
@@ -22,27 +26,33 @@ def profile(message: Message, context: Context) -> Message:
     try:
         answer = _profile(context)
     except FedhetError as error:
-        return Message(wire.refusal_content(error), reply_to=message)
+        who = context.node_config.get("partition-id")
+        return Message(wire.refusal_content(error, who), reply_to=message)
     return Message(wire.profile_content(answer), reply_to=message)
 
 
 def _profile(context: Context) -> wire.Profile:
     task, partition = _task_and_partition(context)
-    state_dir(context)
+    capacity, tiers = capacity_of(task, context.node_config, state_dir(context))
+    begins_anew(context, task.config.strategy)
     return wire.Profile(
         partition=partition,
         num_partitions=task.config.num_clients,
         examples=len(task.partition.client(partition)),
-        capacity=_capacity(context),
+        capacity=capacity,
         code=code_fingerprint(),
         device=task.device.type,
+        test_examples=len(task.held_out(partition)) if task.config.federated_evaluation else 0,
+        columns=task.dataset.columns_digest,
+        tiers=tiers,
     )
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Run the local procedure of the run's strategy on what was sent."""
-    return _train(message, context, CLIENTS)
+    task, _ = _task_and_partition(context)
+    return protected(task.config.privacy, message, context, partial(_train, procedures=CLIENTS))
 
 
 @app.train("e_step")
@@ -59,24 +69,44 @@ def m_step(message: Message, context: Context) -> Message:
 
 def _train(message: Message, context: Context, procedures: Mapping[str, Procedure]) -> Message:
     task, partition = _task_and_partition(context)
-    request = replace(wire.read_request(message), state=_state(message, partition, context))
+    request = wire.read_request(message)
+    state = _state(message, task, partition, context, server_round=request.server_round)
+    request = replace(request, state=state)
     return wire.reply_to(message, procedures[task.config.strategy](task, partition, request))
+
+
+@app.evaluate()
+def measure(message: Message, context: Context) -> Message:
+    """Measure what was sent, or this client's own model, on the examples that it holds out."""
+    task, partition = _task_and_partition(context)
+    state = _state(message, task, partition, context)
+    request = replace(wire.read_request(message), state=state)
+    answer = ANSWERS.get(task.config.strategy)
+    return wire.measured_to(message, evaluate.measure(task, partition, request, answer))
 
 
 @app.query("predict")
 def predict(message: Message, context: Context) -> Message:
     """Predict what was asked with this client's own model."""
     task, partition = _task_and_partition(context)
-    state = _state(message, partition, context, tidy=False)
+    state = _state(message, task, partition, context)
     query = replace(wire.read_query(message), state=state)
     return wire.answer_to(message, ANSWERS[task.config.strategy](task, partition, query))
 
 
 def _state(
-    message: Message, partition: int, context: Context, *, tidy: bool = True
+    message: Message,
+    task: Task,
+    partition: int,
+    context: Context,
+    *,
+    server_round: int | None = None,
 ) -> ClientState | None:
     note = wire.read_note(message)
-    return None if note is None else open_state(note, partition, context, tidy=tidy)
+    if note is None:
+        return None
+    anew = begins_anew(context, task.config.strategy)
+    return open_state(note, partition, context, server_round=server_round, anew=anew)
 
 
 def _task_and_partition(context: Context) -> tuple[Task, int]:
@@ -91,14 +121,7 @@ def _task_and_partition(context: Context) -> tuple[Task, int]:
     if not 0 <= partition < task.config.num_clients:
         remedy = f"must be from 0 to {task.config.num_clients - 1}, the number of partitions less 1"
         raise FedhetError("partition-id", partition, remedy)
+    if task.config.clients_own:
+        return node_task(task.config, node, partition), partition
+    refuse_data_path(node)
     return task, partition
-
-
-def _capacity(context: Context) -> float:
-    capacity = context.node_config.get("capacity", 0.0)
-    if "capacity" not in context.node_config:
-        return 0.0
-    if isinstance(capacity, bool | str) or not 0.0 < capacity <= 1.0:
-        remedy = "the node config's capacity is a width, a number above 0 and at most 1"
-        raise FedhetError("capacity", capacity, remedy)
-    return float(capacity)

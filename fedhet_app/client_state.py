@@ -1,10 +1,15 @@
 """What a client keeps between rounds and never sends: a version per round, pending until accepted.
 
 A state that a client saves in a round counts once the server says that it used the reply of that
-round; the next ``load`` deletes it otherwise. The version that the server's last checkpoint counts
-on is kept as well, so that a resumed run finds the states of its checkpoint's round.
+round; the ``load`` of a later round deletes it otherwise. The version that the server's last
+checkpoint counts on is kept as well, so that a resumed run finds the states of that round.
+
+A state that is damaged or gone is never replaced in silence: its file is set aside, every message
+to that client is answered by an error that names the file and the ways out, and the run goes on
+with the other clients.
 """
 
+import logging
 import os
 import re
 import secrets
@@ -17,8 +22,17 @@ from flwr.app import Context
 from numpy.typing import NDArray
 
 from fedhet_app.errors import FedhetError
+from fedhet_app.sealed import DamagedError
 from fedhet_app.state_shelves import Arrays, FolderShelf, RecordShelf, Shelf
 
+LOG = logging.getLogger("fedhet")
+
+ANEW = "new-state"
+_SUMMED = ("scaffold",)
+_WAYS_OUT = (
+    f"put a copy of it back, or start the node with {ANEW}=true in its node config "
+    f"({', '.join(_SUMMED)}: start the run again)"
+)
 _TOKEN = ".run"
 _TOKEN_FORM = re.compile(r"[0-9a-f]{32}")
 
@@ -46,44 +60,57 @@ class ClientState:
     Args:
         shelf: Where its versions are.
         note: Which of them count.
-        tidy: Whether ``load`` deletes what is not needed. Not between a round's training and its
-            end: until then a resumed run may go back to the round before.
+        server_round: The round of the message, before which ``load`` deletes what is not needed;
+            ``None`` for a query, which may come between a round's training and its end: until then
+            a resumed run may go back to the round before.
+        anew: Whether a state that is gone is replaced by none, as before the first round.
     """
 
-    def __init__(self, shelf: Shelf, note: StateNote, *, tidy: bool = True) -> None:
-        self._shelf, self._note, self._tidy = shelf, note, tidy
+    def __init__(
+        self, shelf: Shelf, note: StateNote, server_round: int | None, *, anew: bool = False
+    ) -> None:
+        self._shelf, self._note, self._round, self._anew = shelf, note, server_round, anew
 
     def load(self) -> Arrays | None:
         """Return the accepted state, or ``None`` before the first, and delete what is not needed.
 
         Raises:
-            FedhetError: The state is lost, or its file is not whole.
+            FedhetError: The state is gone, or its file is not what was written.
         """
         accepted = self._note.accepted
         rounds = self._shelf.rounds()
-        if self._tidy:
-            for stale in rounds - {accepted, self._note.kept}:
+        # Versions of later rounds stay: they are of a process that came after this one, or of a
+        # run that was stopped, and then their rounds come again.
+        for stale in rounds - {accepted, self._note.kept}:
+            if self._round is not None and stale < self._round:
                 self._shelf.remove(stale)
         if accepted == 0:
             return None
-        if accepted not in rounds:
-            remedy = (
-                "the client no longer has it; set state-dir in its node config, which a restart "
-                "does not touch, and start the run again"
-            )
-            raise FedhetError("client state of round", accepted, remedy)
-        return self._shelf.read(accepted)
+        if accepted in rounds:
+            return self._read(accepted)
+        if self._anew:
+            LOG.warning("client state %s is gone: begun anew", self._shelf.place(accepted))
+            return None
+        remedy = f"the client no longer has it; {_WAYS_OUT}"
+        raise FedhetError("client state", self._shelf.place(accepted), remedy)
 
     def draft(self, server_round: int) -> Arrays:
         """Return what was saved earlier in the same round, for a round of two exchanges.
 
         Raises:
-            FedhetError: Nothing was, or its file is not whole.
+            FedhetError: Nothing was, or its file is not what was written.
         """
         if server_round not in self._shelf.rounds():
             remedy = "is gone: the client was restarted between the two exchanges of that round"
-            raise FedhetError("client state of round", server_round, remedy)
-        return self._shelf.read(server_round)
+            raise FedhetError("client state", self._shelf.place(server_round), remedy)
+        return self._read(server_round)
+
+    def _read(self, server_round: int) -> Arrays:
+        try:
+            return self._shelf.read(server_round)
+        except DamagedError as error:
+            remedy = f"{error.remedy}; {_WAYS_OUT}"
+            raise DamagedError(error.key, error.value, remedy) from error
 
     def save(self, server_round: int, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Put down the state after a round; it counts once the server has used the reply.
@@ -99,7 +126,12 @@ class ClientState:
 
 
 def open_state(
-    note: StateNote, partition: int, context: Context, *, tidy: bool = True
+    note: StateNote,
+    partition: int,
+    context: Context,
+    *,
+    server_round: int | None = None,
+    anew: bool = False,
 ) -> ClientState:
     """Return a client's state: in the node's ``state-dir``, the run directory, or the context.
 
@@ -111,11 +143,32 @@ def open_state(
     if not _TOKEN_FORM.fullmatch(note.run):  # it becomes part of a path
         raise FedhetError("run", note.run, "is no token of a run; the server must be fedhet's own")
     offered, own = Path(note.directory), state_dir(context)
+    shelf: Shelf = RecordShelf(context.state, note.run)
     if own is not None:
-        return ClientState(FolderShelf(own / note.run / str(partition)), note, tidy=tidy)
-    if _read_token(offered) == note.run:
-        return ClientState(FolderShelf(offered / str(partition)), note, tidy=tidy)
-    return ClientState(RecordShelf(context.state, note.run), note, tidy=tidy)
+        folder = own / note.run / str(partition)
+        shelf = FolderShelf(folder, note.run, partition, durable=True)
+    elif _read_token(offered) == note.run:
+        # A power cut ends a simulation's clients with its server, so no disk is waited for.
+        shelf = FolderShelf(offered / str(partition), note.run, partition, durable=False)
+    return ClientState(shelf, note, server_round, anew=anew)
+
+
+def begins_anew(context: Context, strategy: str) -> bool:
+    """Return whether the node config lets a client whose state is gone begin with none.
+
+    Raises:
+        FedhetError: The value is no boolean, or the method cannot go on with a client that does.
+    """
+    value = context.node_config.get(ANEW, False)
+    if not isinstance(value, bool):
+        raise FedhetError(ANEW, value, "must be true or false")
+    if value and strategy in _SUMMED:
+        remedy = (
+            f"the server of {strategy} holds the mean of the clients' states, so none may be "
+            "begun anew; start the run again"
+        )
+        raise FedhetError(ANEW, value, remedy)
+    return value
 
 
 def state_dir(context: Context) -> Path | None:

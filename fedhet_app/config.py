@@ -21,9 +21,14 @@ from fedhet_app.config_checks import (
     check_effects,
     check_forms,
     check_mixture,
+    check_own,
     check_plain_sgd,
+    check_privacy,
+    check_simulated,
+    check_update_limit,
 )
 from fedhet_app.errors import FedhetError
+from fedhet_app.facts import OWN, Facts, facts_of
 from fedhet_app.method_options import (
     DittoOptions,
     DualOptions,
@@ -38,6 +43,7 @@ from fedhet_app.method_options import (
     HasFlOptions,
     HeteroFlOptions,
     IfcaOptions,
+    PrivacyOptions,
     RandomBudgetOptions,
     RoutingOptions,
     ScaffoldOptions,
@@ -47,6 +53,7 @@ from fedhet_app.options import (
     Count,
     CountOrZero,
     Decay,
+    Fraction,
     NonNegative,
     Positive,
     Scalar,
@@ -96,7 +103,10 @@ class Config:
     max_train_examples: CountOrZero = 0  # 0: all of them
     stride: Count = 80  # text: symbols from one window to the next
     max_windows_per_client: CountOrZero = 0  # text, 0: all of them
-    partition: Literal["iid", "dirichlet", "natural", "dual"] = "dirichlet"
+    input_shape: str = ""  # of data that clients hold: "3x32x32", or "30" for rows of 30 numbers
+    num_classes: CountOrZero = 0  # likewise
+    class_names: str = ""  # likewise, by their numbers; what folders and labels are called
+    partition: Literal["iid", "dirichlet", "natural", "dual", "own"] = "dirichlet"
     alpha: Positive = 0.3
     balance_mask: bool = False
 
@@ -125,6 +135,8 @@ class Config:
     clip_norm: NonNegative = 10.0  # 0: gradients are not clipped
     augment: Literal["none", "crop-flip"] = "none"
 
+    evaluate: Literal["central", "federated"] = "central"  # by the server, or by each client
+    test_fraction: Fraction = 0.2  # of a client's examples, where it has no test set of its own
     evaluate_every: CountOrZero = 1  # 0: after the last round alone, which always is
     evaluate_examples: CountOrZero = 0  # 0: all, which the last round always takes
     vote_tie: Literal["smallest", "prob"] = "smallest"  # of classes with as many clients' votes
@@ -141,6 +153,8 @@ class Config:
     node_timeout: Positive = 120.0
     min_replies: Count = 1
     max_empty_rounds: Count = 3
+    max_update_norm: NonNegative = 0.0  # of what a client returns less what it was sent; 0: any
+    max_update_norm_mode: Literal["drop", "clip"] = "drop"
 
     fedprox: FedProxOptions = field(default_factory=FedProxOptions)
     scaffold: ScaffoldOptions = field(default_factory=ScaffoldOptions)
@@ -151,6 +165,7 @@ class Config:
     random_budget: RandomBudgetOptions = field(default_factory=RandomBudgetOptions)
     has_fl: HasFlOptions = field(default_factory=HasFlOptions)
     dual: DualOptions = field(default_factory=DualOptions)
+    privacy: PrivacyOptions = field(default_factory=PrivacyOptions)
     fedavg_ft: FedAvgFtOptions = field(default_factory=FedAvgFtOptions)
     ditto: DittoOptions = field(default_factory=DittoOptions)
     ifca: IfcaOptions = field(default_factory=IfcaOptions)
@@ -166,12 +181,54 @@ class Config:
         if self.strategy == "scaffold":
             check_plain_sgd(self.momentum, self.weight_decay, self.scaffold)
         if self.personal:
-            check_mixture(self.strategy, self.dataset, self.partition, self.norm)
+            known_owners = self.federated_evaluation
+            check_mixture(
+                self.strategy, self.dataset, self.partition, self.norm, known_owners=known_owners
+            )
         if self.strategy == "ifca":
             check_clusters(self.ifca.clusters, self.num_clients)
         check_bridge(self.fedspm.bridge_every, self.fraction_train)
+        if self.federated_evaluation and self.norm == "sbn":
+            remedy = (
+                "keeps no statistics: the server makes them of all clients' training examples,"
+                " which it lacks with evaluate = 'federated'; use gn, bn or none"
+            )
+            raise FedhetError("norm", self.norm, remedy)
+        if OWN in (self.partition, self.dataset):
+            check_own(self.dataset, self.partition, self.evaluate)
+            check_simulated(self.heterofl.masked_classifier, self.has_fl.estimator)
+            if len(self.facts.input_shape) == 1 and self.augment != "none":
+                remedy = "changes images, and the run takes rows of numbers; leave it out"
+                raise FedhetError("augment", self.augment, remedy)
+        check_update_limit(self.strategy, self.max_update_norm, self.max_update_norm_mode)
+        check_privacy(self.strategy, self.privacy, self.max_update_norm)
         check_cohort(self.cohort_size, self.fraction_train, self.num_clients, self.min_replies)
         check_capacities(self.capacity_tiers, self.capacity_probs)
+
+    @property
+    def clients_own(self) -> bool:
+        """Whether each client's data are its own, and the server has none."""
+        return self.partition == OWN
+
+    @property
+    def facts(self) -> Facts:
+        """What the clients' own data must be.
+
+        Raises:
+            FedhetError: The options do not say it, or contradict each other.
+        """
+        return facts_of(
+            self.dataset,
+            input_shape=self.input_shape,
+            num_classes=self.num_classes,
+            class_names=self.class_names,
+            image_size=self.image_size,
+        )
+
+    @property
+    def federated_evaluation(self) -> bool:
+        """Whether the clients measure, each on examples of its own."""
+        return self.evaluate == "federated"
 
     @property
     def tiers(self) -> tuple[float, ...]:

@@ -6,21 +6,27 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from fedhet_app.errors import FedhetError
-from fedhet_app.method_options import ScaffoldOptions
+from fedhet_app.method_options import PrivacyOptions, ScaffoldOptions
 from fedhet_app.options import Scalar, parse_list
 
 ROUTING_METHODS = ("feddrm", "fedspm", "fedgmm")
 VOTING_METHODS = ("fedavg-ft", "ditto", "ifca", "fedbabu", "fedem")
 """Methods whose clients predict with models of their own and nobody chooses between those."""
+PRIVATE_METHODS = ("fedavg", "fedprox")
+"""Methods that average whole models and send nothing else."""
 NATURAL_IMAGES = ("femnist", "fed-isic2019")
 """Sets of images that say whose each test example is."""
-_MODELS = "cnn, resnet8, resnet18, lstm"
-_MODEL_FORM = re.compile(r"cnn|resnet8|resnet18|lstm|[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+_MODELS = "cnn, resnet8, resnet18, mlp, lstm"
+_MODEL_FORM = re.compile(r"cnn|resnet8|resnet18|mlp|lstm|[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _SUM_TOLERANCE = 1e-6
 _WINDOWS = ("stride", "max-windows-per-client")
 _OF_IMAGES = ("augment", "image-column", "image-size", "label-column", "test-split")
+_OF_OWN = ("input-shape", "num-classes")
+_CENTRAL = ("evaluate-examples", "vote-tie")
+_AT_SERVER = ("data-dir", "fedspm.bridge-every", "max-train-examples", "test-split")
 _WITHOUT_EFFECT = {
     "lstm": ("norm", "embedding", "embed-norm"),
+    "mlp": ("model-preset", "norm"),
     "resnet8": ("model-preset",),
     "resnet18": ("model-preset",),
 }
@@ -46,18 +52,25 @@ def check_effects(values: Mapping[str, Scalar], defaults: Mapping[str, Scalar]) 
         defaults: What each is when nobody sets it.
     """
     strategy, dual = str(values["strategy"]), values["partition"] == "dual"
+    own, federated = values["partition"] == "own", values["evaluate"] == "federated"
     idle = {
         "lr-schedule": ("lr-decay",) if values["lr-schedule"] != "exponential" else (),
         "local-steps": ("local-epochs",) if values["local-steps"] else (),
         "partition": (
             *(("alpha", "balance-mask") if values["partition"] != "dirichlet" else ()),
             *(("max-train-examples",) if dual else (k for k in values if k.startswith("dual."))),
+            *(("test-fraction",) if dual else ()),
+            *(_AT_SERVER if own else ("class-names",)),
         ),
+        "evaluate": _CENTRAL if federated else ("test-fraction",),
         "dataset": (
-            *(_LOCATING if values["dataset"] == "digits" else ()),
+            *(_LOCATING if values["dataset"] == "digits" and not own else ()),
+            *(_OF_OWN if values["dataset"] != "own" else ()),
             *(_WINDOWS if values["dataset"] != "shakespeare" else _OF_IMAGES),
         ),
         "model": _WITHOUT_EFFECT.get(str(values["model"]), ()),
+        "max-update-norm": ("max-update-norm-mode",) if not values["max-update-norm"] else (),
+        "privacy.mode": _idle_privacy(str(values["privacy.mode"])),
         "embedding": ("embed-norm",) if not values["embedding"] else (),
         "fedspm.init-w": ("fedspm.init-rounds",) if values["fedspm.init-w"] == "random" else (),
         "fedspm.components": ("fedspm.encoders",) if values["fedspm.components"] == 1 else (),
@@ -79,7 +92,42 @@ def belongs(key: str, strategy: str) -> bool:
     group, dot, _ = key.partition(".")
     if group == "routing":
         return strategy in ROUTING_METHODS
-    return not dot or group in ("dual", strategy)
+    return not dot or group in ("dual", "privacy", strategy)
+
+
+def _idle_privacy(mode: str) -> tuple[str, ...]:
+    """Return the privacy options that a mode does not look at."""
+    noise, local = ("privacy.noise-multiplier",), ("privacy.epsilon", "privacy.delta")
+    if mode == "none":
+        return ("privacy.clipping-norm", *noise, *local)
+    return noise if mode == "local" else local
+
+
+def check_update_limit(strategy: str, limit: float, mode: str) -> None:
+    """Raise ``FedhetError`` for updates that cannot be shortened by the server alone."""
+    if limit and mode == "clip" and strategy == "scaffold":
+        remedy = "its control variates would still be of the whole update; use drop"
+        raise FedhetError("max-update-norm-mode", mode, remedy)
+
+
+def check_privacy(strategy: str, options: PrivacyOptions, max_update_norm: float) -> None:
+    """Raise ``FedhetError`` for methods and options that Flower's privacy does not fit."""
+    if options.mode == "none":
+        return
+    if strategy not in PRIVATE_METHODS:
+        if strategy in ROUTING_METHODS:
+            why = "its clients send more than a model, which Flower neither clips nor noises"
+        elif strategy in VOTING_METHODS:
+            why = "its clients answer queries with models of their own, which get no noise"
+        elif strategy == "scaffold":
+            why = "its control variates travel too, which Flower neither clips nor noises"
+        else:
+            why = "it trains slices, and Flower's noise is made for the mean of whole models"
+        remedy = f"does not fit {strategy}: {why}; use {' or '.join(PRIVATE_METHODS)}"
+        raise FedhetError("privacy.mode", options.mode, remedy)
+    if max_update_norm:
+        remedy = f"privacy.mode = {options.mode} sets a length of its own; leave one of them out"
+        raise FedhetError("max-update-norm", max_update_norm, remedy)
 
 
 def check_plain_sgd(momentum: float, weight_decay: float, options: ScaffoldOptions) -> None:
@@ -103,12 +151,18 @@ def check_plain_sgd(momentum: float, weight_decay: float, options: ScaffoldOptio
         raise FedhetError("momentum", momentum, remedy)
 
 
-def check_mixture(strategy: str, dataset: str, partition: str, norm: str) -> None:
-    """Raise ``FedhetError`` for what a method of personal models cannot train on."""
-    if partition != "dual" and not (partition == "natural" and dataset in NATURAL_IMAGES):
+def check_mixture(
+    strategy: str, dataset: str, partition: str, norm: str, *, known_owners: bool
+) -> None:
+    """Raise ``FedhetError`` for what a method of personal models cannot train on.
+
+    ``known_owners`` says that every client has test examples of its own, whatever the partition.
+    """
+    natural = partition == "natural" and dataset in NATURAL_IMAGES
+    if partition != "dual" and not natural and not known_owners:
         remedy = (
             f"{strategy} must know whose each test example is; use partition = 'dual', or"
-            f" 'natural' with dataset = {' or '.join(NATURAL_IMAGES)}"
+            f" 'natural' with dataset = {' or '.join(NATURAL_IMAGES)}; or evaluate = 'federated'"
         )
         raise FedhetError("partition", partition, remedy)
     if norm == "sbn":
@@ -121,6 +175,28 @@ def check_bridge(bridge_every: int, fraction_train: float) -> None:
     if bridge_every and fraction_train < 1.0:
         remedy = "takes the responsibilities of every client in a round; set fraction-train = 1.0"
         raise FedhetError("fedspm.bridge-every", bridge_every, remedy)
+
+
+def check_own(dataset: str, partition: str, evaluate: str) -> None:
+    """Raise ``FedhetError`` for clients' own data without what belongs to it."""
+    if partition != "own":
+        remedy = (
+            "is data that clients hold themselves; set partition = 'own', and data-path in the"
+            " config of every node"
+        )
+        raise FedhetError("dataset", dataset, remedy)
+    if evaluate != "federated":
+        remedy = "the server has no examples with partition = own; set evaluate = 'federated'"
+        raise FedhetError("evaluate", evaluate, remedy)
+
+
+def check_simulated(masked_classifier: bool, estimator: str) -> None:
+    """Raise ``FedhetError`` for options that need every client's labels at the server."""
+    needs = "needs each client's labels at the server, which partition = own leaves with them"
+    if masked_classifier:
+        raise FedhetError("heterofl.masked-classifier", True, f"{needs}; leave it off")
+    if estimator == "oracle-tv":
+        raise FedhetError("has-fl.estimator", estimator, f"{needs}; use another estimator")
 
 
 def check_clusters(clusters: int, num_clients: int) -> None:

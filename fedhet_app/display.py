@@ -83,6 +83,7 @@ SUMMARY_ROWS = (
     ("downloaded (MB)", "download-bytes", "{:.1f}"),
     ("local steps", "local-steps", "{}"),
     ("replies dropped", "rejected", "{}"),
+    ("updates clipped", "clipped", "{}"),
     ("seconds", "wall-seconds", "{:.1f}"),
 )
 

@@ -60,8 +60,16 @@ def load(directory: Path) -> FinishedModel:
 
 
 def evaluate(model: FinishedModel, width: float) -> Evaluation:
-    """Measure a slice of the model on the central test set."""
-    task, module = model.task, model.module(width)
+    """Measure a slice of the model on the central test set.
+
+    Raises:
+        FedhetError: The clients have the examples.
+    """
+    task = model.task
+    if task.config.clients_own:
+        remedy = "the examples are the clients', who measured the model: see rounds.jsonl"
+        raise FedhetError("partition", task.config.partition, remedy)
+    module = model.module(width)
     return evaluate_module(module, task.test_examples, task.dataset.num_classes)
 
 

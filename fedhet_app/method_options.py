@@ -2,12 +2,13 @@
 
 The papers' values are the defaults: HAS-FL and random-budget as in Section 4.1 of the paper on
 adaptive sub-models, FedProx with mu = 1, FedSPM's own as in Appendix D.3 of its paper, whose
-training options are in its presets. Two groups belong to more than one method: ``dual`` to a
-partition, ``routing`` to every method that routes queries.
+training options are in its presets. Three groups are of more than one method: ``dual`` of a
+partition, ``routing`` of every method that routes queries, ``privacy`` of those that Flower's
+wrappers fit.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from fedhet_app.errors import FedhetError
 from fedhet_app.options import (
@@ -15,6 +16,7 @@ from fedhet_app.options import (
     Count,
     CountOrZero,
     Decay,
+    Interval,
     NonNegative,
     Positive,
     Share,
@@ -209,6 +211,40 @@ class FedSpmOptions:
     init_w: Literal["random", "kmeans"] = "random"
     init_rounds: Count = 10
     bridge_every: CountOrZero = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyOptions:
+    """Flower's differential privacy; models are protected, and neither losses nor counts.
+
+    ``mode`` says who shortens updates to the norm ``clipping_norm`` and who adds noise: with
+    ``client-fixed`` the clients shorten, with ``server-fixed`` the server, and the server adds
+    noise of deviation noise_multiplier * clipping_norm / m to the plain mean of m updates; with
+    ``local`` each client shortens and adds noise for (``epsilon``, ``delta``) in each round, by a
+    formula that is proven for epsilon < 1.
+    """
+
+    mode: Literal[
+        "none", "client-fixed", "server-fixed", "local", "client-adaptive", "server-adaptive"
+    ] = "none"
+    clipping_norm: Positive = 1.0
+    noise_multiplier: NonNegative = 1.0
+    epsilon: Positive = 1.0
+    delta: Annotated[float, Interval(0, 1, open_low=True, open_high=True)] = 1e-5
+
+    def __post_init__(self) -> None:
+        """Refuse what Flower has and does wrong."""
+        if self.mode.endswith("-adaptive"):
+            remedy = (
+                "Flower 1.42 lowers the norm where too many updates are clipped, until all are, "
+                "and makes noise for another norm than it clips to; use client- or server-fixed"
+            )
+            raise FedhetError("privacy.mode", self.mode, remedy)
+
+    @property
+    def central(self) -> bool:
+        """Whether the server adds the noise."""
+        return self.mode in ("client-fixed", "server-fixed")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,6 +45,7 @@ Seed = Annotated[int, Interval(0, 2**31 - 1)]
 Positive = Annotated[float, Interval(0, open_low=True)]
 NonNegative = Annotated[float, Interval(0)]
 Share = Annotated[float, Interval(0, 1, open_low=True)]
+Fraction = Annotated[float, Interval(0, 1, open_low=True, open_high=True)]
 Amplitude = Annotated[float, Interval(0, 1)]
 Decay = Annotated[float, Interval(0, 1, open_high=True)]
 

@@ -92,7 +92,9 @@ def answer(grid: Grid, config: Config, files: Iterable[Path]) -> list[RoutedAnsw
     profiles, _ = who_is_here(grid, config)
     if not profiles:
         raise FedhetError("node-timeout", config.node_timeout, "no node came; start the nodes")
-    data = {"dataset": task.dataset.fingerprint, "partition": task.partition.fingerprint}
+    data = {"dataset": task.dataset.fingerprint}
+    if not config.clients_own:  # those that are away cannot say how much they hold
+        data["partition"] = task.partition.fingerprint
     state = checkpoint.load(directory, config, data)
     vector, tau = state.arrays["vector"], table_of(state, config)
     nodes = {profile.partition: profile.node_id for profile in profiles}

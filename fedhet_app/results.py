@@ -7,7 +7,9 @@
 """
 
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from datetime import datetime
 from pathlib import Path
@@ -82,12 +84,20 @@ class RunWriter:
         save_tensors(self.directory / SHIFT, {"example": example}, {})
 
     def write_round(self, row: Row, clients: Iterable[Row]) -> None:
-        """Append one round and its clients, and tell the observer."""
-        for client in clients:
-            self._clients.write(json.dumps(client) + "\n")
-        self._rounds.write(json.dumps(row) + "\n")
-        self._clients.flush()
-        self._rounds.flush()
+        """Append one round and its clients, and tell the observer.
+
+        Raises:
+            FedhetError: They cannot be written.
+        """
+        try:
+            for client in clients:
+                self._clients.write(json.dumps(client) + "\n")
+            self._rounds.write(json.dumps(row) + "\n")
+            self._clients.flush()
+            self._rounds.flush()
+        except OSError as error:
+            remedy = f"cannot be written to ({error}); make room, and continue with --resume"
+            raise FedhetError("results-dir", str(self.directory), remedy) from error
         observer = round_observer.get()
         if observer is not None:
             observer(row)
@@ -105,9 +115,10 @@ class RunWriter:
         write_json(self.directory / SUMMARY, dict(summary))
 
     def close(self) -> None:
-        """Close the row files."""
-        self._rounds.close()
-        self._clients.close()
+        """Close the row files; rows that a full disk did not take have been told of already."""
+        for file in (self._rounds, self._clients):
+            with suppress(OSError):
+                file.close()
 
 
 def run_directory(config: Config) -> Path:
@@ -158,19 +169,48 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
-def save_tensors(path: Path, tensors: dict[str, NDArray[Any]], metadata: dict[str, str]) -> None:
+def save_tensors(
+    path: Path,
+    tensors: dict[str, NDArray[Any]],
+    metadata: dict[str, str],
+    *,
+    durable: bool = False,
+) -> None:
     """Write a safetensors file in one step, so that a full disk leaves the old one as it was.
+
+    Args:
+        path: Where.
+        tensors: By name.
+        metadata: Of the file.
+        durable: Whether to wait for the disk, so that a power cut leaves the old or the new one.
 
     Raises:
         FedhetError: It cannot be written.
     """
     partial = path.with_name(path.name + ".partial")
     try:
-        partial.write_bytes(save(tensors, metadata))  # its own writer makes files only you can read
+        with partial.open("wb") as file:  # safetensors' own writer makes files only you can read
+            file.write(save(tensors, metadata))
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
         partial.replace(path)
+        if durable and os.name == "posix":  # elsewhere a folder cannot be opened
+            _sync_folder(path.parent)
     except OSError as error:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)  # on a full disk it may hold the last free blocks
         remedy = f"cannot be written ({error}); make room, or name a folder that is there"
         raise FedhetError("file", str(path), remedy) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    """Wait until a rename in a folder is on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def load_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:

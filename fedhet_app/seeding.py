@@ -18,6 +18,7 @@ PURPOSES = (
     "clusters",  # partition
     "dropout",  # partition, round
     "evaluation",
+    "holdout",  # partition
     "init",  # model and draw, from the second on
     "partition",
     "sample",  # round

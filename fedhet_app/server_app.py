@@ -10,14 +10,13 @@ from flwr.serverapp import Grid, ServerApp
 from client_apps import CLIENTS
 from fedhet_app import checkpoint, queries
 from fedhet_app.config import PATHS, Config, parse
-from fedhet_app.data.dual import describe_dual
-from fedhet_app.data.skew import describe, describe_tests
 from fedhet_app.errors import FedhetError
 from fedhet_app.results import RunWriter, check_free, run_directory
 from fedhet_app.task import Task, task_for
 from fedhet_app.versions import versions
 from strategies import STRATEGIES
 from strategies.federation import Federation, gather
+from strategies.shares import check_declared, describe_shares, say_what_was_measured, task_of
 
 LOG = logging.getLogger("fedhet")
 
@@ -73,20 +72,16 @@ def run(grid: Grid, config: Config) -> Path:
     task_for(config).check()
     federation = gather(grid, config)
     config = _for_nodes(config, federation)
-    task = task_for(config)
+    task = task_of(config, federation)
     data = {"dataset": task.dataset.fingerprint, "partition": task.partition.fingerprint}
     resumed = checkpoint.load(directory, config, data) if config.resume else None
-    _check_examples(task, federation)
+    check_declared(task, federation)
+    say_what_was_measured(federation)
     _say_what_is_odd(task, federation)
     start = STRATEGIES[config.strategy].prepare(task, federation)
     writer = RunWriter(directory, resume_at=resumed.server_round if resumed else None)
     writer.write_config(config.flat(), versions(), data)
-    writer.write_partition(
-        describe(task.partition, task.histograms)
-        | describe_tests(task.test_owners, task.dataset.test.labels, task.histograms.shape)
-        | describe_dual(task.dataset)
-        | {"capacities": federation.caps.tolist()}
-    )
+    writer.write_partition(describe_shares(task, federation))
     if task.dataset.shift_example is not None:
         writer.write_shift(task.dataset.shift_example)
     LOG.info("writing to %s", directory)
@@ -121,17 +116,10 @@ def _for_nodes(config: Config, federation: Federation) -> Config:
     nodes = len(federation.profiles)
     if nodes == config.num_clients:
         return config
-    warning = "num-clients is %d, but %d nodes are here: the data is divided over those"
-    LOG.warning(warning, config.num_clients, nodes)
+    warning = "num-clients is %d, but %d nodes are here: %s"
+    what = "the run is with those" if config.clients_own else "the data is divided over those"
+    LOG.warning(warning, config.num_clients, nodes, what)
     return config.with_nodes(nodes)
-
-
-def _check_examples(task: Task, federation: Federation) -> None:
-    """Refuse a node whose number of examples, its weight in every average, is not its share's."""
-    for profile, size in zip(federation.profiles, task.partition.sizes, strict=True):
-        if profile.examples != size:
-            remedy = f"partition {profile.partition} has {size}; the node holds other data"
-            raise FedhetError("examples", profile.examples, remedy)
 
 
 def _say_what_is_odd(task: Task, federation: Federation) -> None:

@@ -7,21 +7,30 @@ from typing import Any, Protocol
 from flwr.app import Array, ArrayRecord, RecordDict
 from numpy.typing import NDArray
 
-from fedhet_app.results import load_tensors, save_tensors
+from fedhet_app.sealed import DamagedError, load_sealed, save_sealed
 
 Arrays = dict[str, NDArray[Any]]
 
+FORMAT = "fedhet-client-state-1"
+ASIDE = ".corrupt"
 _FILE = re.compile(r"round-(\d+)\.safetensors")
 
 
 class Shelf(Protocol):
     """Holds the versions of one client's state by round."""
 
+    def place(self, server_round: int) -> str:
+        """Return where the version of a round is, or would be, for messages."""
+
     def rounds(self) -> set[int]:
         """Return the rounds of which there is a version."""
 
     def read(self, server_round: int) -> Arrays:
-        """Return the version of a round."""
+        """Return the version of a round.
+
+        Raises:
+            DamagedError: It is not what was written; it is set aside, so that it counts no more.
+        """
 
     def write(self, server_round: int, arrays: Arrays) -> None:
         """Put down the version of a round in one step."""
@@ -31,17 +40,25 @@ class Shelf(Protocol):
 
 
 class FolderShelf:
-    """A safetensors file per version.
+    """A sealed safetensors file per version, whose metadata says whose and which it is.
 
     Args:
         folder: The client's own; made when first written to.
+        run: The run's token.
+        partition: The client.
+        durable: Whether what is written must outlast a power cut.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, run: str, partition: int, *, durable: bool) -> None:
+        self._folder, self._durable = folder, durable
+        self._owner = {"format": FORMAT, "run": run, "partition": str(partition)}
 
     def _file(self, server_round: int) -> Path:
         return self._folder / f"round-{server_round}.safetensors"
+
+    def place(self, server_round: int) -> str:
+        """Return the path of a file."""
+        return str(self._file(server_round))
 
     def rounds(self) -> set[int]:
         """Return the rounds of which there is a whole file."""
@@ -52,9 +69,20 @@ class FolderShelf:
         """Return the content of a file.
 
         Raises:
-            FedhetError: It is not whole.
+            DamagedError: It is not what was written; ``.corrupt`` is added to its name.
+            FedhetError: The system does not let it be read.
         """
-        return load_tensors(self._file(server_round))[0]
+        path = self._file(server_round)
+        expected = {**self._owner, "round": str(server_round)}
+        try:
+            arrays, metadata = load_sealed(path)
+            if metadata != expected:
+                raise DamagedError("file", str(path), f"says that it is {metadata}, not {expected}")
+        except DamagedError as error:
+            path.replace(path.with_name(path.name + ASIDE))
+            reason = f"{error.remedy}; set aside as {path.name}{ASIDE}"
+            raise DamagedError("client state", str(path), reason) from error
+        return arrays
 
     def write(self, server_round: int, arrays: Arrays) -> None:
         """Write a file beside its place and move it there.
@@ -63,11 +91,14 @@ class FolderShelf:
             FedhetError: It cannot be written.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        save_tensors(self._file(server_round), arrays, {"round": str(server_round)})
+        for left_behind in self._folder.glob("*.partial"):
+            left_behind.unlink(missing_ok=True)
+        metadata = {**self._owner, "round": str(server_round)}
+        save_sealed(self._file(server_round), arrays, metadata, durable=self._durable)
 
     def remove(self, server_round: int) -> None:
         """Delete a file."""
-        self._file(server_round).unlink()
+        self._file(server_round).unlink(missing_ok=True)
 
 
 class RecordShelf:
@@ -80,6 +111,10 @@ class RecordShelf:
 
     def __init__(self, records: RecordDict, run: str) -> None:
         self._records, self._prefix = records, f"state.{run}."
+
+    def place(self, server_round: int) -> str:
+        """Return that it is in the node's memory, and what keeps a state longer."""
+        return f"round {server_round}, in memory, for want of a state-dir in the node config"
 
     def rounds(self) -> set[int]:
         """Return the rounds of which there is a record."""

@@ -6,7 +6,6 @@ same slices. It holds nothing that belongs to one client: Ray workers serve all 
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import asdict
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -15,11 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedhet_app.config import Config, parse
-from fedhet_app.data import Dataset, Split, load_dataset
-from fedhet_app.data.clients import owners
-from fedhet_app.data.deal import Dual
-from fedhet_app.data.dual import dual_dataset, dual_partition
-from fedhet_app.data.partition import Partition, cached_partition, label_histograms
+from fedhet_app.data import Dataset, Split
+from fedhet_app.data.partition import Partition, label_histograms
 from fedhet_app.errors import FedhetError
 from fedhet_app.models import MODELS, ModelSpec, builder_for, check_logits, initial_module
 from fedhet_app.options import Scalar
@@ -27,7 +23,8 @@ from fedhet_app.seeding import rng_for
 from fedhet_app.submodel.flat import FlatModule
 from fedhet_app.submodel.layout import Layout, flatten
 from fedhet_app.submodel.slicing import Slicer
-from fedhet_app.training import Examples, Images, Windows, keep_freed_memory
+from fedhet_app.task_data import Division, TaskData
+from fedhet_app.training import Examples, Images, Rows, Windows, keep_freed_memory
 
 MODULES_KEPT = 8
 
@@ -37,10 +34,12 @@ class Task:
 
     Args:
         config: A checked configuration, for the number of clients that are there.
+        own: Where clients hold their own data, what is known of those (see ``own_task``).
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, own: Division | None = None) -> None:
         self.config = config
+        self._data = TaskData(config, own)
         self.device = pick_device(config.device)
         keep_freed_memory()
         if self.device.type == "cpu":
@@ -48,43 +47,15 @@ class Task:
         self.builder = builder_for(config.model)
         self._modules: OrderedDict[Layout, FlatModule] = OrderedDict()
 
-    @cached_property
+    @property
     def dataset(self) -> Dataset:
         """The training and test examples, memory-mapped and shared between processes."""
-        config = self.config
-        dual = None
-        if config.partition == "dual":
-            dual = Dual(num_clients=config.num_clients, seed=config.seed, **asdict(config.dual))
-        source = load_dataset(
-            config.dataset,
-            data_dir=config.data_dir,
-            image_column=config.image_column,
-            label_column=config.label_column,
-            test_split=config.test_split,
-            stride=config.stride,
-            max_windows_per_client=config.max_windows_per_client,
-            image_size=config.image_size,
-            max_train_examples=config.max_train_examples,
-            seed=config.seed,
-        )
-        return source if dual is None else dual_dataset(source, dual)
+        return self._data.dataset
 
-    @cached_property
+    @property
     def partition(self) -> Partition:
         """Which training examples belong to which client."""
-        config = self.config
-        if config.partition == "dual":
-            return dual_partition(self.dataset)
-        return cached_partition(
-            self.dataset.fingerprint,
-            self.dataset.train.labels,
-            kind=config.partition,
-            num_clients=config.num_clients,
-            alpha=config.alpha,
-            balance_mask=config.balance_mask,
-            seed=config.seed,
-            groups=self.dataset.train_groups,
-        )
+        return self._data.partition
 
     @cached_property
     def histograms(self) -> NDArray[np.int64]:
@@ -119,15 +90,16 @@ class Task:
         """The central test examples on the device."""
         return self._on_device(self.dataset.test)
 
-    @cached_property
+    @property
     def test_owners(self) -> NDArray[np.int64] | None:
         """The client that each test example is of, shape ``(M,)``; ``None`` if some is nobody's."""
-        dataset, kind = self.dataset, self.config.partition
-        if kind == "dual" or dataset.train_groups is None or dataset.test_groups is None:
-            return dataset.test_groups
-        if kind != "natural":
-            return None
-        return owners(self.partition, dataset.train_groups, dataset.test_groups)
+        return self._data.test_owners
+
+    def held_out(self, client: int) -> NDArray[np.int64]:
+        """Return the rows of the test set that a client measures on, where the clients do."""
+        owners = self.test_owners
+        assert owners is not None, "each client has a part where the clients measure"
+        return np.flatnonzero(owners == client)
 
     @cached_property
     def test_groups(self) -> Tensor | None:
@@ -176,6 +148,8 @@ class Task:
         labels = torch.from_numpy(split.labels).to(self.device)
         if self.dataset.vocabulary:
             return Windows(symbols=inputs, labels=labels)
+        if len(self.dataset.input_shape) == 1:
+            return Rows(values=inputs, labels=labels)
         scale = 1.0 / self.dataset.std
         shift = -self.dataset.mean * scale
         return Images(
@@ -191,8 +165,13 @@ class Task:
         Raises:
             FedhetError: What is wrong.
         """
-        _ = self.partition
-        if self.config.personal and self.test_owners is None:
+        if not self.config.clients_own:
+            _ = self.partition
+        if (
+            self.config.personal
+            and not self.config.federated_evaluation
+            and self.test_owners is None
+        ):
             remedy = (
                 f"{self.config.strategy} must know whose each test example is; let the test set"
                 " have the clients' column, and max-train-examples leave each of them some"

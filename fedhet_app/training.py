@@ -108,6 +108,23 @@ class Windows:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Rows of numbers on the training device.
+
+    Attributes:
+        values: float32, shape ``(N, F)``.
+        labels: int64, shape ``(N,)``.
+    """
+
+    values: Tensor
+    labels: Tensor
+
+    def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the numbers ``(B, F)`` as they are, and labels ``(B,)``."""
+        return self.values[rows], self.labels[rows]
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainResult:
     """Mean training loss over the examples processed, and the number of steps."""
 

@@ -20,6 +20,7 @@ from strategies.has_fl import HasFL
 from strategies.ifca import Ifca
 from strategies.multi_model import Models
 from strategies.personal import Personal, PersonalState
+from strategies.privacy import check_private
 from strategies.random_budget import random_budget
 from strategies.scaffold import Scaffold
 from strategies.submodel import SubmodelStrategy
@@ -53,6 +54,7 @@ class Method:
 
     def prepare(self, task: Task, federation: Federation) -> Start:
         """Build the width policy."""
+        check_private(task)
         policy = self.allocation(task, federation.caps)
         return partial(self.strategy, task=task, federation=federation, allocation=policy)
 

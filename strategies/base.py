@@ -4,12 +4,12 @@ import logging
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
@@ -23,8 +23,12 @@ from fedhet_app.results import RunWriter
 from fedhet_app.seeding import rng_for
 from fedhet_app.wire import Rejection, TrainReply
 from strategies.client_states import ClientStates
+from strategies.federated_evaluation import Asked, ask, columns, hear, with_columns
 from strategies.federation import Federation
+from strategies.limits import UpdateLimit
+from strategies.roster import Roster
 from strategies.totals import Totals
+from strategies.watched_grid import WatchedGrid
 
 LOG = logging.getLogger("fedhet")
 
@@ -99,7 +103,11 @@ class RoundStrategy(Strategy):
             if self.keeps_state
             else None
         )
+        self.limit = UpdateLimit.of(config)
+        self.started: Strategy = self
         self.record = ArrayRecord()
+        self.roster = Roster(config, federation)
+        self.asked: list[Asked] = []
 
     @abstractmethod
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -113,16 +121,19 @@ class RoundStrategy(Strategy):
     def write_model(self) -> None:
         """Write the final model, and what it costs where that depends on the client."""
 
+    def adopt(self, arrays: ArrayRecord) -> None:
+        """Take over what a wrapper of Flower's made of the round's average."""
+
     def run(self, grid: Grid) -> None:
         """Run the rounds that are left; on any way out the last whole round is checkpointed."""
-        self.grid = grid
+        self.grid = grid = WatchedGrid(grid)
         rounds = self.config.num_server_rounds - self.first_round
         if rounds <= 0:
             return
         self._checkpoint = self._snapshot()
         self._save()
         try:
-            self.start(
+            self.started.start(
                 grid=grid,
                 initial_arrays=self.record,
                 num_rounds=rounds,
@@ -130,7 +141,17 @@ class RoundStrategy(Strategy):
                 evaluate_fn=self._finish_round,
             )
         finally:
+            self._save_if_possible()
+
+    def _save_if_possible(self) -> None:
+        """Write the checkpoint; where that fails the run goes on with the one on disk."""
+        try:
             self._save()
+        except FedhetError as error:
+            number, kept = self._checkpoint.server_round, self.saved.server_round
+            LOG.warning(
+                "no checkpoint of round %d, that of round %d stays: %s", number, kept, error
+            )
 
     def _save(self) -> None:
         """Write the checkpoint of the last whole round; ``saved`` is the one on disk."""
@@ -141,6 +162,12 @@ class RoundStrategy(Strategy):
     def in_last_round(self) -> bool:
         """Whether the current round is the run's last."""
         return self.round.number == self.config.num_server_rounds
+
+    @property
+    def evaluation_due(self) -> bool:
+        """Whether the current round is one that is measured."""
+        every = self.config.evaluate_every
+        return self.in_last_round or (every > 0 and self.round.number % every == 0)
 
     @property
     def examples_to_measure(self) -> int:
@@ -172,20 +199,20 @@ class RoundStrategy(Strategy):
         A round of two exchanges calls it after each: bytes and dropped replies add up.
         """
         number, row = self.round.number, self.round.row
-        by_request = {reply.metadata.reply_to_message_id: reply for reply in replies}
+        answers = wire.by_request(replies)
         accepted, rejected = [], []
         for sent in self.round.sent:
-            reply = by_request.get(sent.message.metadata.message_id)
+            said = answers.get(sent.message.metadata.message_id, [])
             try:
-                accepted.append((sent, self.read(sent, reply)))
+                accepted.append((sent, self.usable(sent, said)))
             except Rejection as rejection:
                 rejected.append({"partition": sent.partition, "reason": str(rejection)})
                 LOG.warning("round %d: client %d dropped: %s", number, sent.partition, rejection)
         row["replies"] = len(accepted)
         if len(accepted) < self.config.min_replies:
             accepted = []
-        contents = [reply.content for reply in by_request.values() if reply.has_content()]
-        row["upload-bytes"] += sum(wire.record_bytes(content) for content in contents)
+        came = [reply for said in answers.values() for reply in said if reply.has_content()]
+        row["upload-bytes"] += sum(wire.record_bytes(reply.content) for reply in came)
         row["rejected"] += rejected
         row["local-steps"] = sum(reply.steps for _, reply in accepted)
         examples = sum(reply.examples for _, reply in accepted)
@@ -206,6 +233,21 @@ class RoundStrategy(Strategy):
         if self.states:
             self.states.accept((sent.partition for sent, _ in accepted), self.round.number)
 
+    def usable(self, sent: Sent, answers: Sequence[Message]) -> TrainReply:
+        """Return what a client replied, where every check is passed and the update not too long.
+
+        Raises:
+            Rejection: It cannot be used.
+        """
+        reply = self.read(sent, wire.only_answer(sent.message, answers))
+        return self.limit.apply(reply, self.trained_from(sent, reply), self.round.row)
+
+    def trained_from(self, sent: Sent, reply: TrainReply) -> NDArray[Any] | None:
+        """Return what the client's vector was before it trained; ``None`` if it is no model."""
+        if sent.message.metadata.message_type == wire.E_STEP:
+            return None
+        return wire.unpack(sent.message.content.array_records[wire.ARRAYS])[: sent.size]
+
     def extras_of(self, sent: Sent) -> dict[str, int]:
         """Return what else a client returns beside its vector, by name with its size."""
         return self.reply_extras
@@ -216,8 +258,10 @@ class RoundStrategy(Strategy):
         Raises:
             Rejection: It does not, or there is none.
         """
-        if reply is None:
-            raise Rejection(f"no reply within {self.config.round_timeout:g} s")
+        if reply is None or wire.is_expired(reply):
+            here = self.roster.is_present(sent.partition)
+            silent = f"no reply within {self.config.round_timeout:g} s"
+            raise Rejection(silent if here else "its node is not connected")
         profile = self.federation.profiles[sent.partition]
         return wire.read_reply(
             reply,
@@ -230,11 +274,11 @@ class RoundStrategy(Strategy):
     def _finish_round(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Evaluate where due, write the rows, checkpoint where due (Flower's ``evaluate_fn``)."""
         if server_round == 0:
+            self.roster.renew(self.grid, self.first_round + 1)
             return None
+        self.adopt(arrays)
         current, config = self.round, self.config
-        if self.in_last_round or (
-            config.evaluate_every and current.number % config.evaluate_every == 0
-        ):
+        if self.evaluation_due and not config.federated_evaluation:
             current.row |= self.measure()
             self._check_loss()
         current.end_phase("evaluation")
@@ -243,8 +287,10 @@ class RoundStrategy(Strategy):
         self.writer.write_round(current.row, current.clients)
         self._checkpoint = self._snapshot()
         if config.checkpoint_every and current.number % config.checkpoint_every == 0:
-            self._save()
+            self._save_if_possible()
         self._check_progress()
+        if not self.in_last_round:
+            self.roster.renew(self.grid, current.number + 1)
         shown = ("accuracy", "loss", "train-loss", "mean-width")
         return MetricRecord({k: current.row[k] for k in shown if current.row.get(k) is not None})
 
@@ -283,13 +329,36 @@ class RoundStrategy(Strategy):
         config: ConfigRecord,
         grid: Grid,
     ) -> Iterable[Message]:
-        """Send nothing: the test set is central."""
-        return []
+        """Let the clients measure where they do, in rounds that are due."""
+        self.asked = []
+        if self.config.federated_evaluation and self.evaluation_due:
+            self.adopt(arrays)
+            self.asked = ask(self.federation, self._to_measure, self.config.round_timeout)
+        return [each.message for each in self.asked]
+
+    def _to_measure(self, partition: int) -> tuple[RecordDict, float]:
+        record, width = self.to_measure(partition)
+        note = self.note(partition)
+        return wire.train_content(record, self.round.number, width, note=note), width
+
+    def to_measure(self, partition: int) -> tuple[ArrayRecord, float]:
+        """Return what a client measures, and its width."""
+        return self.record, 1.0
 
     def aggregate_evaluate(
         self,
         server_round: int,
         replies: Iterable[Message],
     ) -> MetricRecord | None:
-        """Return nothing: the test set is central."""
+        """Put what the clients measured into the round's rows."""
+        if not self.asked:
+            return None
+        current, number = self.round, self.round.number
+        found, rejected = hear(self.federation, self.asked, replies, number)
+        sent = sum(wire.record_bytes(each.message.content) for each in self.asked)
+        current.row["rejected"] += rejected
+        current.row |= {"evaluation-bytes": sent, **columns(found)}
+        current.clients = with_columns(current.clients, found, self.federation, number)
+        if not found:
+            LOG.warning("round %d: no client measured the model", number)
         return None

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -35,9 +36,9 @@ class Federation:
     profiles: tuple[Profile, ...]
     caps: NDArray[np.float64]
 
-    @property
+    @cached_property
     def nodes(self) -> dict[int, int]:
-        """The node id of each partition."""
+        """The node id of each partition: one mapping, changed in place where a node is replaced."""
         return {profile.partition: profile.node_id for profile in self.profiles}
 
 
@@ -81,27 +82,45 @@ def who_is_here(grid: Grid, config: Config) -> tuple[tuple[Profile, ...], int]:
 
 
 def _ask(grid: Grid, nodes: Iterable[int], timeout: float) -> list[Profile]:
-    content = RecordDict({wire.CONFIG: ConfigRecord()})
-    messages = [
-        Message(content, dst_node_id=node, message_type=wire.QUERY_PROFILE) for node in nodes
-    ]
+    messages = profile_queries(nodes, timeout)
     if not messages:
         return []
     profiles = []
     for reply in grid.send_and_receive(messages, timeout=timeout):
-        try:
-            profile = wire.read_profile(reply)
-        except Rejection as rejection:
-            remedy = f"a node cannot take part: {rejection}"
-            raise FedhetError("node", reply.metadata.src_node_id, remedy) from rejection
-        if profile.code != code_fingerprint():
-            remedy = (
-                f"the node of partition {profile.partition} runs another copy of fedhet than the "
-                "server; start the SuperLink in an empty folder, or update the node"
-            )
-            raise FedhetError("code", profile.code[:12], remedy)
-        profiles.append(profile)
+        if wire.is_away(reply):  # it was killed a moment ago, and Flower has just noticed
+            LOG.warning("a node that was still listed is away; it is not waited for")
+            continue
+        profiles.append(checked_profile(reply))
     return profiles
+
+
+def profile_queries(nodes: Iterable[int], ttl: float | None = None) -> list[Message]:
+    """Return a message for each node that asks for its profile, and is void after ``ttl`` s."""
+    content = RecordDict({wire.CONFIG: ConfigRecord()})
+    return [
+        Message(content, dst_node_id=node, message_type=wire.QUERY_PROFILE, ttl=ttl)
+        for node in nodes
+    ]
+
+
+def checked_profile(reply: Message) -> Profile:
+    """Return the profile of a node that can take part.
+
+    Raises:
+        FedhetError: It cannot, or runs another copy of the code.
+    """
+    try:
+        profile = wire.read_profile(reply)
+    except Rejection as rejection:
+        remedy = f"a node cannot take part: {rejection}"
+        raise FedhetError("node", reply.metadata.src_node_id, remedy) from rejection
+    if profile.code != code_fingerprint():
+        remedy = (
+            f"the node of partition {profile.partition} runs another copy of fedhet than the "
+            "server; start the SuperLink in an empty folder, or update the node"
+        )
+        raise FedhetError("code", profile.code[:12], remedy)
+    return profile
 
 
 def _ordered(profiles: list[Profile]) -> tuple[Profile, ...]:

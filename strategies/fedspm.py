@@ -107,7 +107,7 @@ class FedSPM(WholeStrategy):
             self.most_work_first(current.sent), timeout=self.config.round_timeout
         )
         accepted = self.accept(replies)
-        tau = self.tau.copy()  # checkpoints hold the table of their round
+        self._tau_before, tau = self.tau, self.tau.copy()  # checkpoints hold their round's table
         for sent, reply in accepted:
             tau[sent.partition] = reply.vector
         self.tau = tau
@@ -134,6 +134,10 @@ class FedSPM(WholeStrategy):
             check_sums(TAU, read.vector, read.examples)
         return read
 
+    def trained_from(self, sent: Sent, reply: TrainReply) -> NDArray[Any] | None:
+        """Return the shared vector, which went out in the first exchange."""
+        return self.vector if sent.message.metadata.message_type == wire.M_STEP else None
+
     def aggregate_train(
         self,
         server_round: int,
@@ -153,6 +157,8 @@ class FedSPM(WholeStrategy):
             before, self.vector = self.vector, aggregate(self.vector, updates).vector
             self.record = wire.pack(self.vector)
             self.count_states(accepted)
+        else:  # a round that does not count leaves nothing behind
+            self.tau = self._tau_before
         current.end_phase("aggregation")
         if accepted and self.config.measures_bridge(current.number):
             self._measure_bridge(before)

@@ -38,7 +38,8 @@ class HasFL(Allocation):
     def __init__(self, task: Task, caps: Widths) -> None:
         self._options, self._caps = task.config.has_fl, caps
         self._slicer, self._num_params = task.slicer, task.slicer.num_params(1.0)
-        self._truth = total_variation(task.histograms)
+        if self._options.estimator == "oracle-tv":
+            self._truth = total_variation(task.histograms)
         self._estimates: NDArray[np.float64] = np.ones_like(caps)
         self._widths: Widths = caps
 

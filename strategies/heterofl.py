@@ -49,8 +49,10 @@ class HeteroFL(SubmodelStrategy):
         """Return a reply with its weight, without the classifier rows of labels it has not seen."""
         options = self.config.heterofl
         weight = 1.0 if options.weighting == "clients" else float(reply.examples)
+        if not options.masked_classifier:
+            return Update(index=sent.index, values=reply.vector, weight=weight)
         absent = np.flatnonzero(self.task.histograms[sent.partition] == 0)
-        if not options.masked_classifier or not len(absent):
+        if not len(absent):
             return Update(index=sent.index, values=reply.vector, weight=weight)
         kept = np.ones(sent.size, dtype=bool)
         for entry in self.task.slicer.layout(sent.width).entries:

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
+from numpy.typing import NDArray
 
 from fedhet_app import wire
 from fedhet_app.checkpoint import Checkpoint
@@ -104,6 +105,13 @@ class Ifca(MultiModel):
         read = super().read(sent, reply)
         check_cluster(float(read.extras.get(CLUSTER, read.vector)[0]), self.count)
         return read
+
+    def trained_from(self, sent: Sent, reply: TrainReply) -> NDArray[Any] | None:
+        """Return the model that the client chose, as it was sent."""
+        if sent.message.metadata.message_type == wire.E_STEP:
+            return None
+        begin = _cluster_of(reply) * sent.size
+        return self.vector[begin : begin + sent.size]
 
     def updates(self, reply: TrainReply) -> Sequence[Update]:
         """Let the model that was chosen count by the client's examples."""

@@ -60,12 +60,12 @@ class Panel:
             for partition, inputs in asked.items()
         }
         replies = grid.send_and_receive(list(messages.values()), timeout=timeout)
-        by_request = {reply.metadata.reply_to_message_id: reply for reply in replies}
+        said = wire.by_request(replies)
         answers = {}
         for partition, message in messages.items():
             (inputs,) = asked[partition].values()
             try:
-                reply = by_request.get(message.metadata.message_id)
+                reply = wire.only_answer(message, said.get(message.metadata.message_id, []))
                 if reply is None:
                     raise Rejection(f"no answer within {timeout:g} s")
                 classes = self.task.dataset.num_classes

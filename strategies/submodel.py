@@ -25,6 +25,7 @@ from strategies.base import Accepted, Round, RoundStrategy, Sent
 from strategies.coverage import Coverage, untrained_changed
 from strategies.federation import Federation
 from strategies.measure import measure, stale
+from strategies.privacy import wrapped
 
 
 class SubmodelStrategy(RoundStrategy):
@@ -52,6 +53,8 @@ class SubmodelStrategy(RoundStrategy):
         state = dict(resumed.arrays) if resumed else {}
         initial = task.initial_vector()
         trained = state.pop("trained", None)
+        self.started = wrapped(self)
+        self.settings = ConfigRecord()
         self.coverage = Coverage(task.slicer, initial, trained, allocation.advance)
         self.vector: NDArray[np.float32] = state.pop("vector") if resumed else initial
         if resumed:
@@ -66,6 +69,11 @@ class SubmodelStrategy(RoundStrategy):
             **self.allocation.state(),
         }
 
+    def adopt(self, arrays: ArrayRecord) -> None:
+        """Take over what a wrapper of Flower's made of the round's average."""
+        if arrays is not self.record:
+            self.record, self.vector = arrays, np.asarray(wire.unpack(arrays), dtype=np.float32)
+
     def measure(self) -> dict[str, Any]:
         """Evaluate the global model and its slices on the central test set, or a part of it."""
         examples = self.examples_to_measure
@@ -75,6 +83,13 @@ class SubmodelStrategy(RoundStrategy):
             reach = self.allocation.reach(self.round.number + 1)
             row["stale"] = stale(self.task, self.vector, float(reach.max()))
         return row
+
+    def to_measure(self, partition: int) -> tuple[ArrayRecord, float]:
+        """Return the slice that a client can run, or that it is given where that is wider."""
+        reach = self.allocation.reach(self.round.number)
+        width = float(max(self.federation.caps[partition], reach[partition]))
+        index = self.task.slicer.index(width)
+        return (self.record if index is None else wire.pack(self.vector[index])), width
 
     def write_model(self) -> None:
         """Write the global model, and what each tier's slice costs."""
@@ -96,8 +111,7 @@ class SubmodelStrategy(RoundStrategy):
     ) -> Iterable[Message]:
         """Sample clients and send each its slice (lines 5-7), the most work first."""
         number = server_round + self.first_round
-        if arrays is not self.record:
-            self.record, self.vector = arrays, np.asarray(wire.unpack(arrays), dtype=np.float32)
+        self.settings = config
         self.round = Round(number=number, began=self.round.mark)
         cohort, widths = self.cohort(number), self.allocation.widths(number)
         sent = self.round.sent = self._slices(number, cohort, widths)
@@ -125,8 +139,9 @@ class SubmodelStrategy(RoundStrategy):
                     width,
                     extras=self.request_extras(partition),
                     note=self.note(partition),
+                    settings=self.settings,
                 ),
-                dst_node_id=self.federation.profiles[partition].node_id,
+                dst_node_id=self.federation.nodes[partition],
                 message_type=wire.TRAIN,
                 ttl=self.config.round_timeout,
             )
@@ -137,8 +152,9 @@ class SubmodelStrategy(RoundStrategy):
         return sent
 
     def update(self, sent: Sent, reply: TrainReply) -> Update:
-        """Return how one client's reply enters the average."""
-        return Update(index=sent.index, values=reply.vector, weight=float(reply.examples))
+        """Return how one client's reply enters the average; alike where noise is made for that."""
+        weight = 1.0 if self.config.privacy.central else float(reply.examples)
+        return Update(index=sent.index, values=reply.vector, weight=weight)
 
     def step(self, after: Aggregate, accepted: Accepted) -> Aggregate:
         """Return the server's step, which is the average; also where a round has no replies."""

@@ -7,11 +7,13 @@ from fedhet_app.config import Config
 
 OPTIONAL = (
     "stale",
+    "balanced-accuracy",
     "system-accuracy",
     "average-accuracy",
     "balanced-average-accuracy",
     "routing-accuracy",
     "vote-accuracy",
+    "clipped",
 )
 """What only some methods, or some runs, have in their summary."""
 
@@ -32,7 +34,7 @@ class Totals:
     best_round: int = 0
     final_accuracy: float = 0.0
     final_loss: float | None = None
-    balanced_accuracy: float = 0.0
+    balanced_accuracy: float | None = 0.0
     worst_client_accuracy: float = 0.0
     uncovered: float = 0.0
     never_trained: float = 0.0
@@ -46,6 +48,7 @@ class Totals:
     balanced_average_accuracy: float | None = None
     routing_accuracy: float | None = None
     vote_accuracy: float | None = None
+    clipped: int | None = None
 
     def add(self, row: dict[str, Any]) -> None:
         """Take in one row of ``rounds.jsonl``."""
@@ -53,6 +56,8 @@ class Totals:
         for name in ("upload_bytes", "download_bytes", "local_steps"):
             setattr(self, name, getattr(self, name) + row[name.replace("_", "-")])
         self.rejected += len(row["rejected"])
+        if "clipped" in row:
+            self.clipped = (self.clipped or 0) + len(row["clipped"])
         empty = row["train-loss"] is None
         self.empty_rounds += empty
         self.empty_streak = self.empty_streak + 1 if empty else 0
@@ -64,7 +69,7 @@ class Totals:
         self.wall_seconds += row["seconds"]
         if "accuracy" in row:
             self.final_accuracy, self.final_loss = row["accuracy"], row["loss"]
-            self.balanced_accuracy = row["balanced-accuracy"]
+            self.balanced_accuracy = row.get("balanced-accuracy")
             self.worst_client_accuracy = row["worst-client-accuracy"]
             self.stale = row.get("stale")
             self.system_accuracy = row.get("system-accuracy")

@@ -14,18 +14,18 @@ PACKAGES = ("fedhet_app", "strategies", "client_apps")
 BUNDLED = {**{package: {".py"} for package in PACKAGES}, "configs": {".toml", ".yaml"}}
 
 LEVELS = [
-    {"fedhet_app", "errors", "seeding"},
+    {"fedhet_app", "errors", "facts", "seeding"},
     {"submodel", "mixture", "data", "models"},
     {"config", "config_checks", "config_files", "method_options", "options"}
     | {"strict_yaml", "suite_files", "suites"},
     {"wire", "training", "augmentation", "evaluation", "results", "checkpoint", "task", "versions"}
     | {"client_state", "gaussian_model", "inference", "mixture_model", "model_stack"}
-    | {"state_shelves", "suite_results"},
+    | {"capacity", "own_task", "sealed", "state_shelves", "suite_results", "task_data"},
     {"strategies", "client_apps"},
     {"queries"},
     {"server_app", "client_app", "analysis", "finished"},
     {"display", "sweep_display"},
-    {"engine"},
+    {"engine", "trial_step"},
     {"cli"},
 ]
 LEVEL = {unit: level for level, units in enumerate(LEVELS) for unit in units}

@@ -320,6 +320,17 @@ def test_a_profile_arrives_as_it_was_sent(request_message):
     assert {**vars(got), "node_id": 0} == vars(PROFILE)
 
 
+def test_what_a_node_measured_arrives_with_its_profile(request_message):
+    tiers = tuple(wire.TierCost(width=w, ms=8 * w, memory_mb=300.5) for w in (0.25, 1.0))
+    message = Message(wire.profile_content(replace(PROFILE, tiers=tiers)), reply_to=request_message)
+    assert wire.read_profile(message).tiers == tiers
+
+
+def spoilt_profile(**changes):
+    (record,) = wire.profile_content(PROFILE).config_records.values()
+    return RecordDict({"profile": ConfigRecord({**record, **changes})})
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
@@ -327,8 +338,15 @@ def test_a_profile_arrives_as_it_was_sent(request_message):
         (RecordDict({"profile": MetricRecord({"partition": 1})}), "not a profile"),
         (RecordDict({"profile": ConfigRecord({"partition": 1})}), "not a profile"),
         (
-            RecordDict({"profile": ConfigRecord({**vars(PROFILE), "partition": "first"})}),
+            spoilt_profile(partition="first"),
             "not a profile: invalid literal",
+        ),
+        (spoilt_profile(examples=0), "not a profile: 0 examples"),
+        (spoilt_profile(**{"test-examples": -1}), "not a profile: 30 examples, -1 test examples"),
+        (spoilt_profile(tiers=[0.5]), "not a profile"),
+        (
+            spoilt_profile(tiers=[0.5], **{"tiers-ms": [float("nan")], "tiers-mb": [1.0]}),
+            "not a profile: tiers that are not finite",
         ),
     ],
 )

@@ -97,3 +97,17 @@ NETWORKS = {
     "lstm": (build_lstm, token_spec()),
     "gru": (build_gru, token_spec()),
 }
+
+
+def build_wide(width, spec):
+    """Two linear layers of so many units that the width decides on tens of megabytes."""
+    units = scaled(3600, width)
+    inputs, height, breadth = spec.input_shape
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(inputs * height * breadth, units),
+        nn.ReLU(),
+        nn.Linear(units, units),
+        nn.ReLU(),
+        nn.Linear(units, spec.num_classes),
+    )

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,16 +90,23 @@ def map_array(path: Path, dtype: type[Scalar]) -> NDArray[Scalar]:
     return array
 
 
-def write_chunks(path: Path, shape: tuple[int, ...], chunks: Iterable[NDArray[np.uint8]]) -> None:
+def write_chunks(
+    path: Path,
+    shape: tuple[int, ...],
+    chunks: Iterable[NDArray[Any]],
+    dtype: type[np.generic] = np.uint8,
+) -> None:
     """Write the array of a given shape whose rows come in chunks, never holding it whole.
 
     Args:
         path: The .npy file.
         shape: Shape of the whole.
-        chunks: uint8 arrays (n, ...) whose n sum to ``shape[0]``.
+        chunks: Arrays (n, ...) whose n sum to ``shape[0]``.
+        dtype: Theirs.
     """
     with path.open("wb") as file:
-        header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+        descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
+        header = {"descr": descr, "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, header)
         for chunk in chunks:
             file.write(np.ascontiguousarray(chunk).data)

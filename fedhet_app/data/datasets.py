@@ -5,6 +5,7 @@ import json
 import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,26 +16,28 @@ from fedhet_app.seeding import rng_for
 
 LOG = logging.getLogger("fedhet")
 
+IMAGE_DIMS = 3
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Split:
     """Examples and their labels.
 
     Attributes:
-        inputs: Images (N, H, W, C) or windows of symbols (N, L), memory-mapped unless it is a
-            subsample.
+        inputs: uint8 images (N, H, W, C) or windows of symbols (N, L), or float32 rows (N, F);
+            memory-mapped unless it is a part of a set.
         labels: (N,) classes 0..K-1; of text the symbol that follows.
         fine: (N,) finer classes 0..F-1 of which the labels are groups, where the set has such.
     """
 
-    inputs: NDArray[np.uint8]
+    inputs: NDArray[Any]
     labels: NDArray[np.int64]
     fine: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """A classification set of images, or of text whose next symbol is the class.
+    """A classification set of images, of rows of numbers, or of text with the next symbol as class.
 
     Attributes:
         name: What the user calls it.
@@ -42,10 +45,10 @@ class Dataset:
         test: Test set.
         num_classes: K.
         class_names: K names, where they are known.
-        vocabulary: Number of symbols of a text, 0 for images.
+        vocabulary: Number of symbols of a text, else 0.
         train_groups: (N,) natural client of each training example, where the set has such; under
             dual heterogeneity its client.
-        mean: (C,) of the whole training set, in units of the images (0..255); (0,) for text.
+        mean: (C,) of the whole training set, in units of the images (0..255); (0,) for others.
         std: (C,) likewise; 1 for a channel that is constant.
         fingerprint: Hexadecimal hash of all examples, labels and natural clients, equal wherever
             they came from.
@@ -57,6 +60,7 @@ class Dataset:
         permutations: (m, 2, K) the class that each class became in a component of a client.
         shift_example: (m, 2, H, W, 3) one image as each client and component has it.
         mixing_weights: (m, 2) the shares of the components that were drawn for each client.
+        columns: Names of the F numbers of a row, where the set has such.
     """
 
     name: str
@@ -75,12 +79,18 @@ class Dataset:
     permutations: NDArray[np.int64] | None = None
     shift_example: NDArray[np.uint8] | None = None
     mixing_weights: NDArray[np.float64] | None = None
+    columns: tuple[str, ...] = ()
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one example as a network takes it: (C, H, W) of an image, (L,) of text."""
+        """Shape of one example as a network takes it: (C, H, W) of an image, else its length."""
         shape = self.train.inputs.shape[1:]
-        return shape if self.vocabulary else (shape[2], shape[0], shape[1])
+        return (shape[2], shape[0], shape[1]) if len(shape) == IMAGE_DIMS else shape
+
+    @property
+    def columns_digest(self) -> str:
+        """Hexadecimal hash of the columns' names and order, empty without."""
+        return hashlib.sha256(json.dumps(self.columns).encode()).hexdigest() if self.columns else ""
 
 
 def load_dataset(

@@ -30,14 +30,14 @@ def split_files(
         FedhetError: A split or some of its files are missing.
     """
     kind: Literal["idx", "parquet"] = "parquet"
-    train, test = _parquet(folder, "train"), _parquet(folder, test_split)
+    train, test = parquet_files(folder, "train"), parquet_files(folder, test_split)
     if known.text:
-        train, test = _parquet(folder, "roles") or train, ()
+        train, test = parquet_files(folder, "roles") or train, ()
     elif not train:
         kind = "idx"
         test_name = "t10k" if test_split == "test" and not known.idx_prefix else test_split
-        train = _idx(folder, f"{known.idx_prefix}train")
-        test = _idx(folder, f"{known.idx_prefix}{test_name}")
+        train = idx_files(folder, f"{known.idx_prefix}train")
+        test = idx_files(folder, f"{known.idx_prefix}{test_name}")
     if not train:
         idx = f"{known.idx_prefix}train-images-idx3-ubyte[.gz]"
         wanted = "neither roles*.parquet nor train*.parquet (there or in data/)"
@@ -52,7 +52,7 @@ def split_files(
     return kind, train, test
 
 
-def _parquet(folder: Path, split: str) -> tuple[Path, ...]:
+def parquet_files(folder: Path, split: str) -> tuple[Path, ...]:
     """Return the parquet files of one split, checked for missing shards."""
     pattern = re.compile(re.escape(split) + r"([-_.\d].*)?\.parquet")
     for base in (folder, folder / "data"):
@@ -71,7 +71,7 @@ def _parquet(folder: Path, split: str) -> tuple[Path, ...]:
     return tuple(files)
 
 
-def _idx(folder: Path, prefix: str) -> tuple[Path, ...]:
+def idx_files(folder: Path, prefix: str) -> tuple[Path, ...]:
     """Return the image and the label file of one split; of plain and .gz the plain one."""
     for base in (folder / sub for sub in _IDX_FOLDERS):
         images = sorted(base.glob(f"{prefix}-images*"))

@@ -1,4 +1,4 @@
-"""Which examples of a data set in one piece are for testing."""
+"""Which examples of a data set in one piece, or of one client, are for testing."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,3 +24,21 @@ def every_fifth(groups: NDArray[np.int64]) -> NDArray[np.bool_]:
     test = np.empty(len(groups), dtype=bool)
     test[order] = position % _EVERY == _EVERY - 1
     return test
+
+
+def divide(
+    rows: NDArray[np.int64], fraction: float, rng: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Divide one client's examples at random into those to train on and those held out.
+
+    Args:
+        rows: (n,) its examples.
+        fraction: Of them, below 1, to hold out, rounded down: at least one is left to train on.
+        rng: Draws them.
+
+    Returns:
+        Both parts, each in the order of ``rows``.
+    """
+    held = np.zeros(len(rows), dtype=bool)
+    held[rng.choice(len(rows), size=int(fraction * len(rows)), replace=False)] = True
+    return rows[~held], rows[held]

@@ -93,7 +93,7 @@ def decode(
             plain = image.convert("L" if channels == 1 else "RGB")
             pixels = np.asarray(resize(plain, resized) if resized else plain)
         except Exception as problem:
-            raise _undecodable(index, where, column, problem) from problem
+            raise _undecodable(row[column], index, where, column, problem) from problem
         chunk.append(pixels.reshape(*pixels.shape[:2], channels))
         if len(chunk) == _CHUNK:
             yield np.stack(chunk)
@@ -110,10 +110,14 @@ def _open(cell: dict[str, Any], index: int, where: str, column: str) -> PIL.Imag
         image = PIL.Image.open(cell["path"] if encoded is None else io.BytesIO(encoded))
         PIL.ImageOps.exif_transpose(image, in_place=True)
     except Exception as problem:
-        raise _undecodable(index, where, column, problem) from problem
+        raise _undecodable(cell, index, where, column, problem) from problem
     return image
 
 
-def _undecodable(index: int, where: str, column: str, problem: Exception) -> FedhetError:
-    remedy = f"image {index} of {where} does not decode ({one_line(problem)}); replace or remove it"
+def _undecodable(
+    cell: dict[str, Any] | None, index: int, where: str, column: str, problem: Exception
+) -> FedhetError:
+    file = cell["path"] if cell and cell["bytes"] is None else None
+    named = file or f"image {index} of {where}"
+    remedy = f"{named} does not decode ({one_line(problem)}); replace or remove it"
     return FedhetError("image-column", column, remedy)

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import PIL.Image
@@ -24,8 +25,9 @@ class RawSplit:
     """One split as its source stores it.
 
     Attributes:
-        shape: (N, H, W, C) of images, (N, L) of text.
+        shape: (N, H, W, C) of images, (N, L) of text, (N, F) of rows of numbers.
         chunks: uint8 arrays (n, ...) of that shape whose n sum to N; may be walked only once.
+            Rows of numbers are float32.
         labels: (N,) integers or strings.
         class_names: Names of the labels 0..K-1 where the source declares them.
         fine: (N,) labels of finer classes, where the source has such.
@@ -36,7 +38,7 @@ class RawSplit:
     """
 
     shape: tuple[int, ...]
-    chunks: Iterable[NDArray[np.uint8]]
+    chunks: Iterable[NDArray[Any]]
     labels: NDArray[np.int64] | NDArray[np.str_]
     class_names: tuple[str, ...] | None = None
     fine: NDArray[np.int64] | NDArray[np.str_] | None = None
@@ -93,7 +95,7 @@ def read_idx(source: Source) -> tuple[RawSplit, RawSplit]:
     """
     splits = []
     for images_path, labels_path in (source.train, source.test):
-        images, labels = _read_file(images_path, 3), _read_file(labels_path, 1)
+        images, labels = read_idx_file(images_path, 3), read_idx_file(labels_path, 1)
         if len(images) != len(labels):
             remedy = f"{len(labels)} labels for the {len(images)} images of {images_path.name}"
             raise FedhetError("data-dir", str(labels_path), f"{remedy}; fetch both again")
@@ -107,7 +109,7 @@ def read_idx(source: Source) -> tuple[RawSplit, RawSplit]:
     return train, test
 
 
-def _read_file(path: Path, ndim: int) -> NDArray[np.uint8]:
+def read_idx_file(path: Path, ndim: int) -> NDArray[np.uint8]:
     """Read one IDX file of unsigned bytes: magic 0 0 8 ndim, ndim big-endian sizes, the bytes."""
     try:
         content = path.read_bytes()

@@ -16,7 +16,7 @@ from fedhet_app.data.raw import RawSplit
 from fedhet_app.data.sources import Source
 from fedhet_app.errors import FedhetError, one_line
 
-_LABEL_NAMES = ("class", "target", "y")
+LABEL_NAMES = ("class", "target", "y")
 
 
 def read_tables(source: Source) -> tuple[RawSplit, RawSplit]:
@@ -38,14 +38,14 @@ def read_tables(source: Source) -> tuple[RawSplit, RawSplit]:
         test = every_fifth(groups[0])
         tables = [tables[0].select(np.flatnonzero(part)) for part in (~test, test)]
         groups = [groups[0][~test], groups[0][test]]
-    image_column = _image_column(tables[0], source.image_column)
-    label_column = _label_column(tables[0], source.label_column)
-    cells = [_image_cells(table, image_column) for table in tables]
+    image_column = image_column_of(tables[0], source.image_column)
+    label_column = label_column_of(tables[0], source.label_column)
+    cells = [image_cells(table, image_column) for table in tables]
     wheres = [f"the {name} split of {source.place}" for name in ("train", source.test_split)]
     (height, width), channels = scan(cells, wheres, image_column, source.image_size)
     splits = []
     for table, cell, where, clients in zip(tables, cells, wheres, groups, strict=True):
-        labels, class_names = _labels(table, label_column)
+        labels, class_names = labels_of(table, label_column)
         splits.append(
             RawSplit(
                 shape=(len(labels), height, width, channels),
@@ -79,28 +79,30 @@ def read_parquet(files: tuple[Path, ...]) -> datasets.Dataset:
     return joined
 
 
-def _image_column(table: datasets.Dataset, wanted: str) -> str:
+def image_column_of(table: datasets.Dataset, wanted: str) -> str:
+    """Return the column of the images: the wanted one, or else the only one there is."""
     features = table.features
     images = [name for name, kind in features.items() if isinstance(kind, datasets.Image)]
     # What other writers of parquet make of an image: its bytes and its path, without a type.
     structs = [n for n, k in features.items() if isinstance(k, dict) and {"bytes", "path"} == {*k}]
-    return _choose("image-column", wanted, list(features), [images, structs])
+    return choose("image-column", wanted, list(features), [images, structs])
 
 
-def _label_column(table: datasets.Dataset, wanted: str) -> str:
+def label_column_of(table: datasets.Dataset, wanted: str) -> str:
+    """Return the column of the labels: the wanted one, or else the only one like it."""
     features = table.features
     classes = [name for name, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
     named = [
         name
         for name, kind in features.items()
-        if ("label" in name.lower() or name.lower() in _LABEL_NAMES)
+        if ("label" in name.lower() or name.lower() in LABEL_NAMES)
         and getattr(kind, "dtype", "").startswith(("int", "uint", "string", "large_string"))
     ]
     exact = [name for name in features if name == "label"]
-    return _choose("label-column", wanted, list(features), [exact, classes, named])
+    return choose("label-column", wanted, list(features), [exact, classes, named])
 
 
-def _choose(key: str, wanted: str, columns: list[str], guesses: list[list[str]]) -> str:
+def choose(key: str, wanted: str, columns: list[str], guesses: list[list[str]]) -> str:
     """Return the wanted column, or the first guess that names exactly one."""
     if wanted and wanted not in columns:
         remedy = f"no such column; the columns are {', '.join(columns)}; set {key} to one of them"
@@ -123,10 +125,10 @@ def _fine(table: datasets.Dataset, source: Source) -> NDArray[np.int64] | NDArra
         have = ", ".join(table.column_names)
         remedy = f"has no column {column!r} of its finer classes, only {have}; rename the one it is"
         raise FedhetError("data-dir", source.place, remedy)
-    return _labels(table, column)[0]
+    return labels_of(table, column)[0]
 
 
-def _image_cells(table: datasets.Dataset, column: str) -> datasets.Dataset:
+def image_cells(table: datasets.Dataset, column: str) -> datasets.Dataset:
     """Return the images alone, still encoded: rows ``{column: {"bytes", "path"}}``."""
     try:
         return table.select_columns([column]).cast_column(column, datasets.Image(decode=False))
@@ -135,7 +137,7 @@ def _image_cells(table: datasets.Dataset, column: str) -> datasets.Dataset:
         raise FedhetError("image-column", column, remedy) from problem
 
 
-def _labels(
+def labels_of(
     table: datasets.Dataset, column: str
 ) -> tuple[NDArray[np.int64] | NDArray[np.str_], tuple[str, ...] | None]:
     """Return the labels (N,) of one split and the names its column declares."""

@@ -3,7 +3,7 @@
 import importlib
 
 from fedhet_app.errors import FedhetError, one_line
-from fedhet_app.models import cnn, lstm, resnet
+from fedhet_app.models import cnn, lstm, mlp, resnet
 from fedhet_app.models.contract import build_on_meta, check_logits
 from fedhet_app.models.embedding import EMBED_NORMS
 from fedhet_app.models.encoders import ENCODERS
@@ -39,6 +39,7 @@ MODELS: dict[str, Builder] = {
     "resnet8": resnet.build_resnet8,
     "resnet18": resnet.build_resnet18,
     "lstm": lstm.build,
+    "mlp": mlp.build,
 }
 
 

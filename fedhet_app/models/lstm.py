@@ -56,7 +56,7 @@ def build(width: float, spec: ModelSpec) -> nn.Module:
     if spec.preset not in PRESETS:
         raise FedhetError("preset", spec.preset, f"unknown; use one of {', '.join(PRESETS)}")
     if not spec.vocabulary:
-        raise FedhetError("model", "lstm", "takes text, and the data set is of images; use cnn")
+        raise FedhetError("model", "lstm", "takes text, and the data set is none; use cnn or mlp")
     if spec.embedding:
         raise FedhetError("embedding", spec.embedding, "has no effect with model = lstm; use 0")
     return NextSymbol(spec.vocabulary, scaled(PRESETS[spec.preset], width), spec.num_classes)

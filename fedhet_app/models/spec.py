@@ -14,11 +14,12 @@ class ModelSpec:
     """Everything but the width that decides a network's shapes.
 
     Attributes:
-        input_shape: Channels, height and width of an image; length of a window of text.
+        input_shape: Channels, height and width of an image; length of a window of text, or of a
+            row of numbers.
         num_classes: Number of logits.
         preset: Named size of a built-in network.
         norm: Normalisation layer, a key of ``layers.NORMS``.
-        vocabulary: Number of symbols of a text, 0 for images.
+        vocabulary: Number of symbols of a text, else 0.
         embedding: Size d of the layer before the classifier, 0 for none.
         embed_norm: What follows that layer, a key of ``embedding.EMBED_NORMS``.
     """
@@ -38,7 +39,7 @@ class ModelSpec:
             count: Number B of examples.
 
         Returns:
-            Images (B, C, H, W) in float32, or symbols (B, L) in int64.
+            Images (B, C, H, W) or rows (B, F) in float32, or symbols (B, L) in int64.
         """
         dtype = torch.int64 if self.vocabulary else torch.float32
         return torch.zeros(count, *self.input_shape, dtype=dtype)
@@ -52,12 +53,15 @@ class ModelSpec:
             smallest_side: Its fewest rows and columns.
 
         Raises:
-            FedhetError: The data set is text, or its images are smaller.
+            FedhetError: The data set is text or rows of numbers, or its images are smaller.
         """
         if self.vocabulary:
             remedy = "takes images, and the data set is text: only lstm reads it"
             raise FedhetError(key, name, remedy)
         _, *sides = self.input_shape
+        if not sides:
+            remedy = "takes images, and the data set is rows of numbers: only mlp reads them"
+            raise FedhetError(key, name, remedy)
         if min(sides) < smallest_side:
             remedy = f"needs images of {smallest_side}x{smallest_side} or more, got {sides}"
             raise FedhetError(key, name, remedy)

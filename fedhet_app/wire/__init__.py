@@ -1,10 +1,13 @@
 """The only package that knows the wire: record keys, vectors, messages and their checks."""
 
+from fedhet_app.wire.errors import is_away, is_expired, lost
+from fedhet_app.wire.evaluations import EVALUATE, Measured, measured_to, read_measured
 from fedhet_app.wire.profiles import (
     PROFILE,
     QUERY_PROFILE,
     REFUSAL,
     Profile,
+    TierCost,
     profile_content,
     read_profile,
     refusal_content,
@@ -17,6 +20,7 @@ from fedhet_app.wire.queries import (
     read_answer,
     read_query,
 )
+from fedhet_app.wire.replies import by_request, only_answer, read_reply
 from fedhet_app.wire.training import (
     CONTROL,
     E_STEP,
@@ -26,7 +30,6 @@ from fedhet_app.wire.training import (
     TrainReply,
     TrainRequest,
     read_note,
-    read_reply,
     read_request,
     reply_to,
     state_settings,
@@ -51,6 +54,7 @@ __all__ = [
     "CONFIG",
     "CONTROL",
     "DIVERGED",
+    "EVALUATE",
     "E_STEP",
     "METRICS",
     "M_STEP",
@@ -62,17 +66,26 @@ __all__ = [
     "REFUSAL",
     "TRAIN",
     "VECTOR",
+    "Measured",
     "Profile",
     "Query",
     "Rejection",
+    "TierCost",
     "TrainReply",
     "TrainRequest",
     "Vector",
     "answer_to",
+    "by_request",
+    "is_away",
+    "is_expired",
+    "lost",
+    "measured_to",
+    "only_answer",
     "pack",
     "profile_content",
     "query_content",
     "read_answer",
+    "read_measured",
     "read_note",
     "read_profile",
     "read_query",

@@ -1,5 +1,6 @@
 """What a node says about itself before the first round."""
 
+import math
 from dataclasses import dataclass
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -13,11 +14,30 @@ QUERY_PROFILE = "query.profile"
 
 
 @dataclass(frozen=True, kw_only=True)
+class TierCost:
+    """What a local training step of one width costs on a node.
+
+    Attributes:
+        width: Fraction of the channels.
+        ms: Median duration of a step, milliseconds.
+        memory_mb: Peak memory, MiB.
+    """
+
+    width: float
+    ms: float
+    memory_mb: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Profile:
     """What a node says about itself before the first round.
 
     Attributes:
+        examples: Those it trains on.
+        test_examples: Those it measures on, where clients do; else 0.
+        columns: Hash of the names of its columns, where its data are rows of numbers.
         capacity: The widest slice it can train; 0.0 where its node config names none.
+        tiers: What it measured to choose its capacity, ascending; empty where it was told.
         device: Where it trains, by torch's name.
     """
 
@@ -28,30 +48,42 @@ class Profile:
     code: str
     device: str = "cpu"
     node_id: int = 0
+    test_examples: int = 0
+    columns: str = ""
+    tiers: tuple[TierCost, ...] = ()
 
 
 def profile_content(profile: Profile) -> RecordDict:
     """Return the content of the answer to ``query.profile``."""
-    return RecordDict(
+    record = ConfigRecord(
         {
-            PROFILE: ConfigRecord(
-                {
-                    "partition": profile.partition,
-                    "num-partitions": profile.num_partitions,
-                    "examples": profile.examples,
-                    "capacity": profile.capacity,
-                    "code": profile.code,
-                    "device": profile.device,
-                }
-            )
+            "partition": profile.partition,
+            "num-partitions": profile.num_partitions,
+            "examples": profile.examples,
+            "capacity": profile.capacity,
+            "code": profile.code,
+            "device": profile.device,
+            "test-examples": profile.test_examples,
+            "columns": profile.columns,
         }
     )
+    if profile.tiers:  # an empty list has no type on the wire
+        record["tiers"] = [tier.width for tier in profile.tiers]
+        record["tiers-ms"] = [tier.ms for tier in profile.tiers]
+        record["tiers-mb"] = [tier.memory_mb for tier in profile.tiers]
+    return RecordDict({PROFILE: record})
 
 
-def refusal_content(error: FedhetError) -> RecordDict:
-    """Return the content of a node's answer that says why it cannot take part."""
+def refusal_content(error: FedhetError, partition: object = None) -> RecordDict:
+    """Return the content of a node's answer that says why it cannot take part.
+
+    Args:
+        error: Why.
+        partition: Which node it is, where its node config says so.
+    """
     value = error.value if isinstance(error.value, bool | int | float | str) else str(error.value)
-    said = ConfigRecord({"key": error.key, "value": value, "remedy": error.remedy})
+    who = "" if partition is None else f" (the node of partition {partition} says so)"
+    said = ConfigRecord({"key": error.key, "value": value, "remedy": f"{error.remedy}{who}"})
     return RecordDict({REFUSAL: said})
 
 
@@ -70,7 +102,7 @@ def read_profile(message: Message) -> Profile:
         raise FedhetError(str(said[0]), said[1], str(said[2]))
     try:
         record = message.content.config_records[PROFILE]
-        return Profile(
+        profile = Profile(
             partition=int(str(record["partition"])),
             num_partitions=int(str(record["num-partitions"])),
             examples=int(str(record["examples"])),
@@ -78,6 +110,32 @@ def read_profile(message: Message) -> Profile:
             code=str(record["code"]),
             device=str(record["device"]),
             node_id=message.metadata.src_node_id,
+            test_examples=int(str(record["test-examples"])),
+            columns=str(record["columns"]),
+            tiers=_tiers(record),
         )
-    except (KeyError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise Rejection(f"not a profile: {error}") from error
+    if not 0 <= profile.partition < profile.num_partitions:
+        place = f"partition {profile.partition} of {profile.num_partitions}"
+        raise Rejection(f"not a profile: {place}")
+    if profile.examples < 1 or profile.test_examples < 0:
+        count = f"{profile.examples} examples, {profile.test_examples} test examples"
+        raise Rejection(f"not a profile: {count}")
+    return profile
+
+
+def _tiers(record: ConfigRecord) -> tuple[TierCost, ...]:
+    """Return what a node measured; none where it was told its capacity.
+
+    Raises:
+        ValueError: The lists do not fit together, or hold anything but finite numbers.
+    """
+    lists = [record.get(name, []) for name in ("tiers", "tiers-ms", "tiers-mb")]
+    columns = [[float(str(value)) for value in each] for each in lists if isinstance(each, list)]
+    if not all(math.isfinite(value) for column in columns for value in column):
+        raise ValueError("tiers that are not finite")
+    return tuple(
+        TierCost(width=width, ms=ms, memory_mb=memory)
+        for width, ms, memory in zip(*columns, strict=True)
+    )

@@ -1,6 +1,5 @@
-"""Train messages: what the server asks, what a client returns, and how the reply is checked."""
+"""Train messages: what the server asks, and what a client returns."""
 
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,18 +8,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from fedhet_app.client_state import ClientState, StateNote
-from fedhet_app.wire.profiles import Profile
-from fedhet_app.wire.vectors import (
-    ARRAYS,
-    CONFIG,
-    METRICS,
-    Rejection,
-    Vector,
-    checked_vector,
-    last_line,
-    pack,
-    unpack,
-)
+from fedhet_app.wire.vectors import ARRAYS, CONFIG, METRICS, Vector, pack, unpack
 
 CONTROL = "control"
 TRAIN = "train"
@@ -72,6 +60,7 @@ def train_content(
     *,
     extras: Mapping[str, ArrayRecord] | None = None,
     note: StateNote | None = None,
+    settings: ConfigRecord | None = None,
 ) -> RecordDict:
     """Return the content of a train message.
 
@@ -81,8 +70,9 @@ def train_content(
         width: The slice's.
         extras: Whatever else the method sends, a vector each.
         note: Where the client's state stands, for methods with one.
+        settings: What Flower's strategies add for Flower's client modifiers.
     """
-    settings = ConfigRecord({"round": server_round, "width": width})
+    settings = ConfigRecord({"round": server_round, "width": width, **(settings or {})})
     if note is not None:
         settings.update(state_settings(note))
     return RecordDict({ARRAYS: arrays, CONFIG: settings, **(extras or {})})
@@ -146,67 +136,3 @@ def reply_to(message: Message, reply: TrainReply) -> Message:
     extras = {name: pack(vector) for name, vector in reply.extras.items()}
     content = RecordDict({ARRAYS: pack(reply.vector), METRICS: metrics, **extras})
     return Message(content, reply_to=message)
-
-
-def read_reply(
-    message: Message,
-    *,
-    server_round: int,
-    size: int,
-    profile: Profile,
-    extras: Mapping[str, int] | None = None,
-) -> TrainReply:
-    """Return a client's reply after checking it against what was sent and what it declared.
-
-    Args:
-        message: The reply, or Flower's error in place of one.
-        server_round: The round the request was for.
-        size: Number of floats in the slice that was sent.
-        profile: What the node said of itself before the first round.
-        extras: Number of floats of what else the method returns, by name.
-
-    Raises:
-        Rejection: The reply cannot be used; the text says why.
-    """
-    if message.has_error():
-        raise Rejection(f"error {message.error.code}: {last_line(message.error.reason)}")
-    content, sizes = message.content, {ARRAYS: size, **(extras or {})}
-    arrays, values = content.array_records, content.metric_records.get(METRICS)
-    if set(arrays) != set(sizes) or values is None or len(content) != len(sizes) + 1:
-        raise Rejection(f"records named {sorted(content)} instead of {sorted({*sizes, METRICS})}")
-    metrics = _checked_metrics(values, server_round, profile)
-    vectors = {
-        name: checked_vector(name, arrays[name], length, metrics["loss"])
-        for name, length in sizes.items()
-    }
-    return TrainReply(
-        server_round=server_round,
-        partition=profile.partition,
-        vector=vectors.pop(ARRAYS),
-        examples=profile.examples,
-        loss=metrics["loss"],
-        steps=int(metrics["steps"]),
-        seconds=metrics["seconds"],
-        extras=vectors,
-    )
-
-
-def _checked_metrics(values: MetricRecord, server_round: int, profile: Profile) -> dict[str, float]:
-    metrics = _numbers(values)
-    if metrics["round"] != server_round:
-        raise Rejection(f"for round {metrics['round']:.0f}, not {server_round}")
-    if metrics["partition"] != profile.partition:
-        raise Rejection(f"from partition {metrics['partition']:.0f}, not {profile.partition}")
-    if metrics["examples"] != profile.examples:
-        raise Rejection(f"{metrics['examples']:.0f} examples, but it declared {profile.examples}")
-    return metrics
-
-
-def _numbers(record: MetricRecord) -> dict[str, float]:
-    expected = {"round", "partition", "examples", "loss", "steps", "seconds"}
-    if set(record) != expected or not all(isinstance(v, int | float) for v in record.values()):
-        raise Rejection(f"metrics named {sorted(record)} instead of {sorted(expected)}")
-    numbers = {key: float(str(value)) for key, value in record.items()}
-    if not all(math.isfinite(numbers[key]) for key in expected - {"loss"}):
-        raise Rejection(f"non-finite metrics {numbers}")
-    return numbers

@@ -4,11 +4,12 @@
 """
 
 import math
+from collections.abc import Collection
 from functools import lru_cache
 from io import BytesIO
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
@@ -22,8 +23,17 @@ NUMPY = "numpy.ndarray"
 Vector = NDArray[np.float32]
 
 
+_LONGEST_REASON = 300
+_NAMES_SHOWN = 12
+
+
 class Rejection(Exception):  # noqa: N818 - an expected outcome, no fault of the program
-    """A reply that is not used, with the reason."""
+    """A reply that is not used, with the reason: one short line, though a stranger wrote it."""
+
+    def __init__(self, reason: str) -> None:
+        line = " ".join(reason[: 2 * _LONGEST_REASON].split())[:_LONGEST_REASON]
+        # It goes to terminals, where control characters are commands.
+        super().__init__("".join(c if c.isprintable() else "?" for c in line))
 
 
 def pack(vector: Vector) -> ArrayRecord:
@@ -61,11 +71,25 @@ def unpack(record: ArrayRecord) -> NDArray[np.generic]:
 
 def record_bytes(content: RecordDict) -> int:
     """Return the serialised size of a message's records in bytes, headers and keys included."""
-    return sum(len(key) + record.count_bytes() for key, record in content.items())
+    return sum(len(key) + _count_bytes(record) for key, record in content.items())
+
+
+def _count_bytes(record: ArrayRecord | ConfigRecord | MetricRecord) -> int:
+    try:
+        return record.count_bytes()
+    except ValueError:  # Flower's count takes no settings that are empty, which a stranger may send
+        return sum(map(len, record))
+
+
+def listed(names: Collection[str]) -> str:
+    """Return names in the form of a list, or only how many there are."""
+    return str(sorted(names)) if len(names) <= _NAMES_SHOWN else f"[{len(names)} names]"
 
 
 def checked_vector(name: str, record: ArrayRecord, size: int, loss: float = 0.0) -> Vector:
-    """Return a finite float32 vector of a given size.
+    """Return a finite float32 vector of a given size, which is a view of what arrived.
+
+    Anything of another size or form is refused before a byte of it is unpacked.
 
     Args:
         name: What to call it.
@@ -76,12 +100,20 @@ def checked_vector(name: str, record: ArrayRecord, size: int, loss: float = 0.0)
     Raises:
         Rejection: It is anything else.
     """
-    received = unpack(record)
-    if received.dtype != np.float32:
-        raise Rejection(f"{name} of dtype {received.dtype} instead of float32")
-    vector = received.astype(np.float32, copy=False)
-    if vector.shape != (size,):
-        raise Rejection(f"{name} of shape {vector.shape} instead of ({size},)")
+    if list(record) != [VECTOR]:
+        raise Rejection(f"arrays named {listed(record)} instead of ['{VECTOR}']")
+    array, header = record[VECTOR], _header(size)
+    if array.dtype != "float32":
+        raise Rejection(f"{name} of dtype {array.dtype[:_LONGEST_REASON]} instead of float32")
+    if array.shape != (size,):
+        raise Rejection(f"{name} of shape {_shown(array.shape)} instead of ({size},)")
+    expected = len(header) + 4 * size
+    if len(array.data) != expected:
+        said = f"array cannot be read: {name} of {len(array.data)} bytes instead of {expected}"
+        raise Rejection(said)
+    if array.stype != NUMPY or not array.data.startswith(header):
+        raise Rejection(f"array cannot be read: {name} is not in NumPy's format")
+    vector = np.frombuffer(array.data, np.dtype("<f4"), offset=len(header))
     # One BLAS pass decides the usual case; only a huge or non-finite vector needs the second.
     with np.errstate(over="ignore", invalid="ignore"):
         finite = math.isfinite(float(np.dot(vector, vector))) or bool(np.isfinite(vector).all())
@@ -91,6 +123,12 @@ def checked_vector(name: str, record: ArrayRecord, size: int, loss: float = 0.0)
             "set clip-norm, or use a norm layer"
         )
     return vector
+
+
+def _shown(shape: tuple[int, ...]) -> str:
+    """Return a shape as text; Python refuses to print the longest of whole numbers."""
+    printable = len(shape) < _NAMES_SHOWN and max(map(abs, shape), default=0) < 2**63
+    return str(shape) if printable else "of no array"
 
 
 def last_line(reason: str | None) -> str:

@@ -89,7 +89,9 @@ def test_builders_are_found_by_name_and_by_import_path():
 
 @pytest.mark.parametrize("name", ["cnm", "", "torch.nn", ":build", ".user_models:build", "a:b:c"])
 def test_unknown_models_list_the_valid_forms(name):
-    with pytest.raises(FedhetError, match=r"unknown; use cnn, resnet8, resnet18, lstm or package"):
+    with pytest.raises(
+        FedhetError, match=r"unknown; use cnn, resnet8, resnet18, lstm, mlp or package"
+    ):
         builder_for(name)
 
 

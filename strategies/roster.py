@@ -1,0 +1,123 @@
+"""Nodes that go and come back while a run goes on.
+
+A SuperNode without a key has another node id after every start. Its partition says which client it
+is: it takes the place of the node that had the partition, once Flower no longer lists that one.
+"""
+
+import logging
+import time
+
+from flwr.serverapp import Grid
+
+from fedhet_app import wire
+from fedhet_app.config import Config
+from fedhet_app.errors import FedhetError
+from fedhet_app.wire import Profile
+from strategies.federation import POLL_SECONDS, Federation, checked_profile, profile_queries
+
+LOG = logging.getLogger("fedhet")
+
+
+class Roster:
+    """Who is here: ``federation.nodes``, kept up to date.
+
+    Args:
+        config: ``node-timeout`` and ``min-replies``.
+        federation: The nodes at the start, whose shares and capacities stay for the whole run.
+    """
+
+    def __init__(self, config: Config, federation: Federation) -> None:
+        self._config, self._federation = config, federation
+        self._asked: dict[str, int] = {}
+        self._told: set[int] = set(federation.nodes.values())
+        self._waiting: list[Profile] = []
+        self._present = set(federation.nodes)
+
+    def is_present(self, partition: int) -> bool:
+        """Return whether the node of a partition was listed before the current round."""
+        return partition in self._present
+
+    def renew(self, grid: Grid, next_round: int) -> None:
+        """Give partitions whose node is gone to nodes that have come, before a round.
+
+        At most ``node-timeout`` seconds are waited for: for new nodes to say who they are while a
+        client is missing, and for ``min-replies`` clients to be here.
+        """
+        self._look(grid)
+        clients, enough = len(self._federation.nodes), self._config.min_replies
+        timeout = self._config.node_timeout
+        if len(self._present) < enough:
+            came = f"{len(self._present)} of {clients} clients are here"
+            LOG.warning("round %d: %s; waiting up to %g s for more", next_round, came, timeout)
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            here = len(self._present)
+            if here >= enough and (here == clients or not self._asked):
+                return
+            time.sleep(POLL_SECONDS)
+            self._look(grid)
+
+    def _look(self, grid: Grid) -> None:
+        online, nodes = set(grid.get_node_ids()), self._federation.nodes
+        self._present = {partition for partition, node in nodes.items() if node in online}
+        self._ask(grid, online - self._told)
+        self._hear(grid)
+        for profile in self._waiting.copy():
+            if profile.node_id not in online:
+                self._waiting.remove(profile)
+            elif not self.is_present(profile.partition):
+                nodes[profile.partition] = profile.node_id
+                self._present.add(profile.partition)
+                self._waiting.remove(profile)
+                LOG.info("client %d is back, as another node", profile.partition)
+
+    def _ask(self, grid: Grid, nodes: set[int]) -> None:
+        """Ask nodes that were not here before for their profiles, without waiting."""
+        if not nodes:
+            return
+        queries = profile_queries(sorted(nodes))
+        ids = grid.push_messages(queries)
+        self._asked |= dict(zip(ids, sorted(nodes), strict=True))
+        self._told |= nodes
+
+    def _hear(self, grid: Grid) -> None:
+        """Take in the profiles that have come."""
+        if not self._asked:
+            return
+        for reply in grid.pull_messages(list(self._asked)):
+            node = self._asked.pop(reply.metadata.reply_to_message_id, None)
+            if wire.is_away(reply):
+                self._told -= {node}  # to be asked again when it is back
+                continue
+            try:
+                profile = checked_profile(reply)
+                self._check(profile)
+            except FedhetError as error:
+                LOG.warning("a node that came later cannot take part: %s", error)
+                continue
+            self._waiting.append(profile)
+            if self.is_present(profile.partition):
+                LOG.warning(
+                    "a second node has partition %d; it is not used while the first is listed",
+                    profile.partition,
+                )
+
+    def _check(self, profile: Profile) -> None:
+        """Refuse a node that is no replacement of the one that had its partition.
+
+        Raises:
+            FedhetError: It has other data, or can train less.
+        """
+        partition, known = profile.partition, self._federation.profiles
+        if not 0 <= partition < len(known):
+            remedy = f"this run has partitions 0 to {len(known) - 1}"
+            raise FedhetError("partition-id", partition, remedy)
+        for name in ("num_partitions", "examples", "test_examples", "columns"):
+            before, now = getattr(known[partition], name), getattr(profile, name)
+            if now != before:
+                remedy = f"the node of partition {partition} had {before!r} at the run's start"
+                raise FedhetError(name.replace("_", "-"), now, remedy)
+        least = float(self._federation.caps[partition])
+        if 0.0 < profile.capacity < least:
+            remedy = f"partition {partition} has trained up to {least:g} from the run's start"
+            raise FedhetError("capacity", profile.capacity, remedy)

@@ -1,0 +1,115 @@
+"""Messages that no one will answer: their node has been started again since it took them.
+
+Flower tells of a node that is away. One that is back, with its key, before Flower has looked seems
+never to have been gone, and a round would wait for its reply until the time is over. A node runs
+its messages one by one, oldest first: where a question that is put after its return is answered
+first, the earlier message is lost.
+"""
+
+import logging
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedhet_app import wire
+from strategies.federation import profile_queries
+
+LOG = logging.getLogger("fedhet")
+POLL_SECONDS = 1.0
+_FOREVER = 1e9  # seconds; Flower gives a longer heartbeat interval to the nodes of a simulation
+
+
+class WatchedGrid(Grid):
+    """A grid that gives up a message as soon as it is lost.
+
+    Args:
+        grid: Flower's own.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    def set_run(self, run: Any) -> None:  # noqa: ANN401, its class is private
+        """Pass on."""
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Any:  # noqa: ANN401
+        """Flower's own."""
+        return self._grid.run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Pass on."""
+        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Pass on."""
+        return self._grid.get_node_ids()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Pass on."""
+        return self._grid.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Pass on."""
+        return self._grid.pull_messages(message_ids)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Send, and return the replies that come in ``timeout`` seconds; an error for what is lost.
+
+        Where nodes cannot be started again, as in a simulation, Flower's own method does it.
+        """
+        sent, before = list(messages), self._starts()
+        if not before:
+            return self._grid.send_and_receive(sent, timeout=timeout)
+        deadline = time.monotonic() + (float("inf") if timeout is None else timeout)
+        ids = self._grid.push_messages(sent)
+        # Flower takes no message to a node that it does not know, and gives it an empty id.
+        left = {name: message for name, message in zip(ids, sent, strict=True) if name}
+        asked: dict[str, str] = {}
+        replies: list[Message] = []
+        while left and time.monotonic() < deadline:
+            came = list(self._grid.pull_messages([*left, *asked]))
+            replies += [each for each in came if each.metadata.reply_to_message_id in left]
+            answered = {each.metadata.reply_to_message_id for each in came}
+            left = {name: message for name, message in left.items() if name not in answered}
+            for question in asked.keys() & answered:
+                lost = left.pop(asked.pop(question), None)
+                if lost is not None:
+                    replies.append(wire.lost(lost))
+            asked |= self._ask_after(left, before)
+            if left:
+                time.sleep(POLL_SECONDS)
+        return replies
+
+    def _starts(self) -> dict[int, str]:
+        """Return when each node was last started, for nodes that are processes of their own."""
+        return {
+            node.node_id: node.last_activated_at
+            for node in self._grid.get_nodes()
+            if node.last_activated_at and node.heartbeat_interval < _FOREVER
+        }
+
+    def _ask_after(self, left: dict[str, Message], before: dict[int, str]) -> dict[str, str]:
+        """Put a question to nodes that were started since; return message ids by question's."""
+        starts = self._starts()
+        again = {node for node, start in starts.items() if before.get(node, start) != start}
+        before |= starts
+        names = [name for name, message in left.items() if message.metadata.dst_node_id in again]
+        if not names:
+            return {}
+        LOG.warning("%d nodes were started again while they had a message", len(names))
+        questions = profile_queries(left[name].metadata.dst_node_id for name in names)
+        return dict(zip(self._grid.push_messages(questions), names, strict=True))
