@@ -13,7 +13,8 @@ from fedhet_app import checkpoint, queries, wire
 from fedhet_app.config import parse
 from fedhet_app.data.shifts import to_colour
 from fedhet_app.errors import FedhetError
-from fedhet_app.results import RunReader, load_tensors, save_tensors
+from fedhet_app.results import RunReader
+from fedhet_app.sealed import load_sealed, save_sealed
 from fedhet_app.server_app import app as server_app
 from fedhet_app.task import task_for
 
@@ -117,9 +118,9 @@ def test_only_a_run_that_completed_answers(finished, images, tmp_path, fedhet):
 def test_a_table_of_another_shape_is_refused(finished, images, tmp_path, fedhet):
     spoilt = tmp_path / "run"
     shutil.copytree(finished.directory, spoilt)
-    arrays, metadata = load_tensors(spoilt / checkpoint.FILE)
+    arrays, metadata = load_sealed(spoilt / checkpoint.FILE)
     arrays["tau"] = arrays["tau"][:3]
-    save_tensors(spoilt / checkpoint.FILE, arrays, metadata)
+    save_sealed(spoilt / checkpoint.FILE, arrays, metadata)
     status, _, err = fedhet("route", spoilt, images / "0.png")
     assert (status, "tau has shape (3, 2), not (4, 2)" in err) == (2, True)
 

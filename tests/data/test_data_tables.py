@@ -199,10 +199,16 @@ def save_cells(folder, cells):
     return folder
 
 
-@pytest.mark.parametrize("bad", [None, {"bytes": None, "path": "nowhere.png"}])
-def test_an_image_that_is_missing(tmp_path, png, make_images, bad):
+@pytest.mark.parametrize(
+    ("bad", "named"),
+    [
+        (None, "image 1 of the train split of .*"),
+        ({"bytes": None, "path": "nowhere.png"}, "nowhere.png"),
+    ],
+)
+def test_an_image_that_is_missing(tmp_path, png, make_images, bad, named):
     folder = save_cells(tmp_path, [png(make_images(1, 2, 2)[0]), bad])
-    refused(folder, "image 1 of the train split of .* does not decode")
+    refused(folder, f"image-column = 'image': {named} does not decode")
 
 
 def test_an_image_is_read_from_its_path(tmp_path, make_images):

@@ -319,7 +319,7 @@ def test_elsewhere_the_state_lies_with_the_node_and_dies_with_it(whole, tmp_path
     interrupted(tmp_path / "stopped", 5, **options)
     with pytest.raises(FedhetError, match="max-empty-rounds = 1: that many rounds"):
         run(tmp_path / "stopped", resume=True, **options)
-    assert "the client no longer has it; set state-dir" in caplog.text
+    assert "for want of a state-dir in the node config': the client no longer has it" in caplog.text
     assert RunReader(tmp_path / "stopped").summary["status"] == "failed"
 
 
