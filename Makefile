@@ -21,7 +21,7 @@ test: $(READY)
 	$(BIN)/pytest
 
 test-slow: $(READY)
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest -m slow --ignore tests/deploy/test_faults.py
 
 fab: $(READY)
 	$(BIN)/flwr build
