@@ -148,7 +148,8 @@ def capacities(config: Config, profiles: tuple[Profile, ...]) -> NDArray[np.floa
             raise FedhetError("capacity", profile.capacity, remedy)
     rng = rng_for(config.seed, "capacity")
     caps, promoted = draw_capacities(len(profiles), config.tiers, config.probs, rng)
-    if promoted and not any(profile.capacity for profile in profiles):
+    matters = not (config.personal or any(profile.capacity for profile in profiles))
+    if promoted and matters:
         LOG.info("no client drew the largest tier %s; one was promoted to it", config.tiers[-1])
     own = np.array([profile.capacity for profile in profiles])
     return np.where(own > 0, own, caps)

@@ -1,5 +1,6 @@
 """Rounds whose clients are sent whole models: messages and rows, in one exchange or in two."""
 
+import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from fedhet_app.task import Task
 from fedhet_app.wire import TrainReply
 from strategies.base import Round, RoundStrategy, Sent
 from strategies.federation import Federation
+
+LOG = logging.getLogger("fedhet")
 
 
 class WholeStrategy(RoundStrategy):
@@ -35,6 +38,11 @@ class WholeStrategy(RoundStrategy):
     ) -> None:
         super().__init__(config=task.config, federation=federation, writer=writer, resumed=resumed)
         self.task, self.nodes = task, federation.nodes
+
+    def summary(self) -> None:
+        """Log what is about to run; capacities play no part in it."""
+        clients = len(self.federation.profiles)
+        LOG.info("%s: %d clients train whole models", self.config.strategy, clients)
 
     def begin(self, server_round: int) -> Round:
         """Start a round, Flower's ``server_round``, and return what it will gather."""

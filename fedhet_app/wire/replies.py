@@ -7,7 +7,7 @@ import numpy as np
 from flwr.app import Message, MetricRecord
 
 from fedhet_app.wire.profiles import Profile
-from fedhet_app.wire.training import TrainReply
+from fedhet_app.wire.training import E_STEP, TrainReply
 from fedhet_app.wire.vectors import (
     ARRAYS,
     METRICS,
@@ -76,8 +76,9 @@ def read_reply(
     if set(arrays) != set(sizes) or values is None or len(content) != len(sizes) + 1:
         raise Rejection(f"records named {listed(content)} instead of {sorted({*sizes, METRICS})}")
     metrics = _checked_metrics(_numbers(values), server_round, profile)
+    loss, trained = metrics["loss"], message.metadata.message_type != E_STEP
     vectors = {
-        name: checked_vector(name, arrays[name], length, metrics["loss"])
+        name: checked_vector(name, arrays[name], length, loss=loss, trained=trained)
         for name, length in sizes.items()
     }
     return TrainReply(
@@ -85,7 +86,7 @@ def read_reply(
         partition=profile.partition,
         vector=vectors.pop(ARRAYS),
         examples=profile.examples,
-        loss=metrics["loss"],
+        loss=loss,
         steps=int(metrics["steps"]),
         seconds=metrics["seconds"],
         extras=vectors,

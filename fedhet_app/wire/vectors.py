@@ -86,7 +86,9 @@ def listed(names: Collection[str]) -> str:
     return str(sorted(names)) if len(names) <= _NAMES_SHOWN else f"[{len(names)} names]"
 
 
-def checked_vector(name: str, record: ArrayRecord, size: int, loss: float = 0.0) -> Vector:
+def checked_vector(
+    name: str, record: ArrayRecord, size: int, *, loss: float = 0.0, trained: bool = True
+) -> Vector:
     """Return a finite float32 vector of a given size, which is a view of what arrived.
 
     Anything of another size or form is refused before a byte of it is unpacked.
@@ -96,6 +98,7 @@ def checked_vector(name: str, record: ArrayRecord, size: int, loss: float = 0.0)
         record: Where it is.
         size: Number of floats that it must have.
         loss: What the sender said its loss was; not finite is taken as divergence.
+        trained: Whether it is what training yields, so that divergence explains what is not finite.
 
     Raises:
         Rejection: It is anything else.
@@ -117,11 +120,13 @@ def checked_vector(name: str, record: ArrayRecord, size: int, loss: float = 0.0)
     # One BLAS pass decides the usual case; only a huge or non-finite vector needs the second.
     with np.errstate(over="ignore", invalid="ignore"):
         finite = math.isfinite(float(np.dot(vector, vector))) or bool(np.isfinite(vector).all())
-    if not finite or not math.isfinite(loss):
+    if not math.isfinite(loss) or (trained and not finite):
         raise Rejection(
             f"non-finite values in {name} (loss {loss}): {DIVERGED}; lower lr, "
             "set clip-norm, or use a norm layer"
         )
+    if not finite:
+        raise Rejection(f"non-finite values in {name}")
     return vector
 
 
