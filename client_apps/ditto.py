@@ -15,6 +15,7 @@ Deviations:
        alone: those are the client's own.
     4. Global models are averaged by examples as in every method here.
     5. A client that was never sampled predicts with the initial model, where v_i starts.
+    6. A client whose personal model diverges keeps its last, and its round does not count.
 """
 
 import time
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 from client_apps import local
 from fedhet_app.client_state import ClientState
 from fedhet_app.config import Config
+from fedhet_app.errors import FedhetError
 from fedhet_app.submodel.flat import FlatModule
 from fedhet_app.task import Task
 from fedhet_app.training import local_steps
@@ -57,6 +59,9 @@ def train(task: Task, partition: int, request: TrainRequest) -> TrainReply:
         lr=config.lr_at(number),
         hook=pull,
     )
+    if not bool(torch.isfinite(model.params).all()):
+        remedy = "the personal model diverged and is not kept; lower it, lr, or set clip-norm"
+        raise FedhetError("ditto.lam", config.ditto.lam, remedy)
     assert state is not None, "the server half sends where the client's state stands"
     state.save(number, {PERSONAL: model.numpy()})
     steps = for_global + for_personal

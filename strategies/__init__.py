@@ -63,7 +63,7 @@ STRATEGIES: dict[str, Row] = {
     "ditto": Method(allocation.full_width, PersonalState),
     "fedavg": Method(allocation.full_width),
     "fedavg-ft": Method(allocation.full_width, Personal),
-    "fedbabu": Method(fedbabu.full_width, Personal),
+    "fedbabu": Method(fedbabu.full_width, fedbabu.FedBABU),
     "feddrm": Mixture(),
     "fedem": Models(FedEM, lambda config: config.fedem.components),
     "fedgmm": GaussianMixture(FedGMM, lambda config: config.fedgmm.components),

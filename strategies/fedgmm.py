@@ -15,8 +15,11 @@ Deviations, beside those of `client_apps.fedgmm` and `mixture.gaussian`:
        loss that would train an encoder.
     2. Classifiers, Gaussians and moments are of the clients whose replies count in a round; a
        client that is not sampled keeps its last N_ia for routing, at first n_i / A.
+    3. In a round whose survey has too few replies classifiers are trained and Gaussians are not;
+       the next round asks again.
 """
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -44,6 +47,8 @@ from strategies.routed import QueryRouter, evaluate_routed
 from strategies.tau import TAU, check_sums, even, table_of
 from strategies.trained_features import trained_encoder
 from strategies.whole import means
+
+LOG = logging.getLogger("fedhet")
 
 
 class FedGMM(MultiModel):
@@ -157,10 +162,17 @@ class FedGMM(MultiModel):
         """Make the Gaussians; return means over clients, weighted by their examples."""
         if not accepted:
             return {}
+        shared, options = self.model.split(self.vector), self.config.fedgmm
+        if not shared.projection.axes.any():  # one point would make all Gaussians one, for good
+            LOG.warning(
+                "round %d: the survey of features had too few replies; Gaussians stay as they are "
+                "until one has",
+                self.round.number,
+            )
+            return means(self.round.clients, self._names)
         self.tau = self.tau.copy()  # checkpoints hold the table of their round
         for sent, reply in accepted:
             self.tau[sent.partition] = self._moments(reply)[:, 0, 0]
-        shared, options = self.model.split(self.vector), self.config.fedgmm
         sums = np.sum([self._moments(reply) for _, reply in accepted], axis=0)
         diagonal = options.covariance == "diagonal"
         after = m_step(sums, shared.gaussians, epsilon=options.epsilon, diagonal=diagonal)

@@ -5,8 +5,9 @@ table of all tau goes out and the trained vectors come back, to be averaged with
 Heads and mixing weights never leave the clients. With one component it is FedDRM.
 
 Deviations:
-    1. A client that is not sampled, or whose tau cannot be used, keeps its last tau in the table;
-       one that never sent any has n_i / C (the paper has every client in every round).
+    1. A client that is not sampled, or of whom a reply cannot be used, keeps its last tau in the
+       table, as it does its pi; one that never sent any has n_i / C (the paper has every client in
+       every round).
 """
 
 import logging
@@ -149,6 +150,9 @@ class FedSPM(WholeStrategy):
         accepted = self.accept(replies)
         current.clients = self._client_rows(accepted)
         current.row |= means(current.clients, (*self._of_e_step, "router-loss", "mixture-loss"))
+        table, self.tau = self.tau, self._tau_before.copy()
+        for sent, _ in accepted:  # of the others, pi stays too
+            self.tau[sent.partition] = table[sent.partition]
         if accepted:
             updates = [
                 Update(index=None, values=reply.vector, weight=float(reply.examples))
@@ -157,14 +161,12 @@ class FedSPM(WholeStrategy):
             before, self.vector = self.vector, aggregate(self.vector, updates).vector
             self.record = wire.pack(self.vector)
             self.count_states(accepted)
-        else:  # a round that does not count leaves nothing behind
-            self.tau = self._tau_before
         current.end_phase("aggregation")
         if accepted and self.config.measures_bridge(current.number):
-            self._measure_bridge(before)
+            self._measure_bridge(before, table)
         return (self.record, None) if accepted else (None, None)
 
-    def _measure_bridge(self, before: NDArray[np.float32]) -> None:
+    def _measure_bridge(self, before: NDArray[np.float32], table: NDArray[np.float64]) -> None:
         """Add to the round's row how far f and its surrogate are apart."""
         current, clients = self.round, len(self.federation.profiles)
         if len(self._e_step) < clients:
@@ -178,7 +180,7 @@ class FedSPM(WholeStrategy):
         step = ExpectationStep(
             w=w.astype(np.float64).reshape(-1, self.model.components),
             log_mixture=np.concatenate([extras[LOG_MIXTURE] for extras in replies]).astype("f8"),
-            tau=self.tau,
+            tau=table,
         )
         current.row["bridge"] = measure_bridge(self.task, self.model, before, self.vector, step)
         current.end_phase("bridge")

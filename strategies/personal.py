@@ -6,6 +6,10 @@ something else; what is measured are the clients' own models, asked for by `quer
 
 from typing import Any
 
+import numpy as np
+from flwr.app import ArrayRecord
+
+from fedhet_app import wire
 from fedhet_app.checkpoint import Checkpoint
 from fedhet_app.results import RunWriter
 from fedhet_app.task import Task
@@ -32,13 +36,27 @@ class Personal(SubmodelStrategy):
         )
         self.panel = Panel(task, federation.nodes, self.note)
 
+    @property
+    def needed(self) -> ArrayRecord:
+        """What a client must be sent of the model to predict."""
+        return self.record
+
     def measure(self) -> dict[str, Any]:
         """Let every client predict the test set, or a part of it, and vote."""
         rows = self.task.test_rows(self.examples_to_measure)
-        return evaluate_voted(self.panel, self.grid, self.record, rows)
+        return evaluate_voted(self.panel, self.grid, self.needed, rows)
+
+    def to_measure(self, partition: int) -> tuple[ArrayRecord, float]:
+        """Return what a client measures its own model with."""
+        return self.needed, 1.0
 
 
 class PersonalState(Personal):
     """Personal models that clients keep from round to round."""
 
     keeps_state = True
+
+    @property
+    def needed(self) -> ArrayRecord:
+        """Nothing: the client has its model."""
+        return wire.pack(np.empty(0, np.float32))

@@ -1,4 +1,4 @@
-"""Which of a study's labels are the rows of Paper B's tables, and which its Table 2 alone."""
+"""Which of a study's labels are the rows of Paper B's Table 1, and which are for other tables."""
 
 from collections.abc import Mapping
 
@@ -7,6 +7,8 @@ from fedhet_app.analysis.labels import settings
 from fedhet_app.analysis.study import Section
 
 Alphas = tuple[float, float]
+
+_BRIDGE = "fedspm.bridge-every"
 
 
 def lines(section: Section) -> dict[str, Mapping[Alphas, str]]:
@@ -30,13 +32,22 @@ def lines(section: Section) -> dict[str, Mapping[Alphas, str]]:
 
 
 def elsewhere(section: Section) -> frozenset[str]:
-    """Return the labels that Table 2 shows in another setting than that of Table 1."""
-    return frozenset(
+    """Return the labels that Table 1 leaves to Table 2, and to the table of bridge errors."""
+    others = {
         label
         for own in lines(section).values()
         for alphas, label in own.items()
         if paper_b.USUAL in own and alphas != paper_b.USUAL
-    )
+    }
+    return frozenset(others | _for_their_bridge(section))
+
+
+def _for_their_bridge(section: Section) -> set[str]:
+    """Return the labels that measure bridge errors, where another of their method does not."""
+    configs = {label: settings(section.of(label)[0].config) for label in section.labels}
+    measuring = {label for label, own in configs.items() if own.get(_BRIDGE)}
+    plain = {own["strategy"] for label, own in configs.items() if label not in measuring}
+    return {label for label in measuring if configs[label]["strategy"] in plain}
 
 
 def by_row(section: Section) -> dict[str, str]:

@@ -64,15 +64,17 @@ class Section:
         return [(run, others[run.seed]) for run in self.of(label) if run.seed in others]
 
     def comparable(self, labels: Iterable[str]) -> dict[str, tuple[Run, ...]]:
-        """Return the runs of those labels that ran, on seeds that at least two of them share.
+        """Return the runs of those labels that ran, on seeds that a third of them, or two, share.
 
         A mean over more seeds than the others have is of other partitions and capacities. A label
         that shares no seed keeps them all.
         """
         own = {label: self.of(label) for label in labels if self.of(label)}
         counts = Counter(run.seed for runs in own.values() for run in runs)
+        enough = max(2, len(own) / 3)
         shared = {
-            label: tuple(run for run in runs if counts[run.seed] > 1) for label, runs in own.items()
+            label: tuple(run for run in runs if counts[run.seed] >= enough)
+            for label, runs in own.items()
         }
         return {label: shared[label] or own[label] for label in own}
 

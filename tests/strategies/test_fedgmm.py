@@ -213,14 +213,19 @@ def test_a_survey_that_is_wrong_is_left_out_of_the_axes_alone(finished, tmp_path
     assert model_bytes(reader) != model_bytes(finished)
 
 
-def test_a_survey_without_answers_is_made_again_in_the_next_round(tmp_path):
+def test_a_survey_without_answers_is_made_again_in_the_next_round(tmp_path, caplog):
     def deaf(partition, message, answer):
         kind, number = message.metadata.message_type, message.content["config"].get("round")
         return None if (kind, number) == (wire.E_STEP, 1) else answer()
 
     reader = run_spoilt(tmp_path / "run", deaf, **OPTIONS)
     assert [len(row["rejected"]) for row in reader.rounds] == [4, 0, 0]
-    assert reader.model()["projection.axes"].any()
+    assert [row["replies"] for row in reader.rounds] == [4, 4, 4]
+    model = reader.model()
+    assert model["projection.axes"].any()
+    first, second = model["gaussians.means"]
+    assert not np.allclose(first, second)  # one point in place of all would make them one for good
+    assert caplog.text.count("Gaussians stay as they are") == 1
 
 
 def test_a_classifier_that_no_client_uses_keeps_every_bit(tmp_path):

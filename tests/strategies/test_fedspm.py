@@ -105,14 +105,17 @@ def test_a_client_whose_tau_is_wrong_is_left_out_of_the_round(change, reason, tm
 def test_a_client_lost_between_the_exchanges_costs_its_round_alone(tmp_path):
     def lose(partition, message, answer):
         kind, number = message.metadata.message_type, message.content["config"].get("round")
-        if (partition, kind, number) == (AWAY, wire.M_STEP, 2):
+        if (partition, kind, number) == (AWAY, wire.M_STEP, 3):
             return None
         return answer()
 
     reader = run_spoilt(tmp_path / "run", lose, **MIXTURE)
-    assert [row["replies"] for row in reader.rounds] == [4, 3, 4]
-    assert "no reply" in reader.rounds[1]["rejected"][0]["reason"]
+    assert [row["replies"] for row in reader.rounds] == [4, 4, 3]
+    assert "no reply" in reader.rounds[2]["rejected"][0]["reason"]
     assert reader.summary["status"] == "completed"
+    # Its pi is that of round 2, so that its tau must be too (rho_i pi_ic = tau_ic / n).
+    (before,) = (r for r in reader.clients if (r["round"], r["partition"]) == (2, AWAY))
+    assert reader.model()["tau"][AWAY].tolist() == before["tau"]
 
 
 def test_the_vote_is_that_of_all_clients(tmp_path):

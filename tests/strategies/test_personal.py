@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from running import MIXTURE, outcome, run, run_spoilt, tiny
+from running import MIXTURE, outcome, run, run_spoilt, spoiling, tiny
 from torch import nn
 
 from fedhet_app import task as task_module
@@ -10,6 +10,7 @@ from fedhet_app import wire
 from fedhet_app.config import parse
 from fedhet_app.errors import FedhetError
 from fedhet_app.evaluation import logits_of
+from fedhet_app.results import load_tensors
 from fedhet_app.task import Task, task_for
 from strategies import fedbabu
 
@@ -79,16 +80,47 @@ def test_a_client_that_was_never_sampled_predicts_with_the_initial_model(tmp_pat
 
 
 def test_one_message_holds_one_model_and_no_state(tmp_path):
-    sizes = set()
+    sizes, asked = set(), set()
 
     def listen(partition, message, answer):
         reply = answer()
         if message.metadata.message_type == wire.TRAIN:
             sizes.add((len(reply.content.array_records), *map(len, reply.content.values())))
+        else:
+            asked.add(len(wire.unpack(message.content["arrays"])))
         return reply
 
     run_spoilt(tmp_path / "run", listen, **OPTIONS, strategy="ditto")
     assert sizes == {(1, 1, 6)}
+    assert asked == {0}  # a client predicts with the model that it has
+
+
+def test_a_personal_model_that_diverges_is_named_and_not_kept(tmp_path):
+    options = {**OPTIONS, "strategy": "ditto", "norm": "none", "ditto__lam": 1e30}
+    reader = run(tmp_path / "run", **options)
+    assert [row["replies"] for row in reader.rounds] == [4, 4, 0]  # by then it is beyond floats
+    reasons = [each["reason"] for each in reader.rounds[-1]["rejected"]]
+    assert all("ditto.lam = 1e+30: the personal model diverged" in reason for reason in reasons)
+    kept = [load_tensors(path)[0] for path in reader.directory.glob("clients/*/*.safetensors")]
+    assert len(kept) >= 4
+    assert all(np.isfinite(tensors["personal"]).all() for tensors in kept)
+
+
+def test_a_head_that_a_client_changed_is_left_out(tmp_path):
+    """FedBABU's head keeps the bits of its start, whoever takes part."""
+
+    def shift(vector):
+        vector[-1] += 1.0  # the classifier's bias
+        return vector
+
+    options = {**OPTIONS, "strategy": "fedbabu", "norm": "none"}  # no buffer behind the bias
+    reader = run_spoilt(tmp_path / "run", spoiling(AWAY, wire.TRAIN, "arrays", shift), **options)
+    for row in reader.rounds:
+        (rejected,) = row["rejected"]
+        assert rejected["partition"] == AWAY
+        assert "bias is not as it was sent, which FedBABU never trains" in rejected["reason"]
+    task = task_for(tiny(tmp_path / "run", **options))
+    assert reader.model()["classifier.bias"].tobytes() == task.initial_vector()[-10:].tobytes()
 
 
 @pytest.mark.parametrize("strategy", ["fedavg-ft", "fedbabu"])

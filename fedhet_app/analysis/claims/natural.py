@@ -1,7 +1,10 @@
 """Claim B14: the case study on Fed-ISIC2019 (Paper B, Section 4 and Figure 4)."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
+from fedhet_app.analysis import paper_b
 from fedhet_app.analysis.claims.base import MIN_SEEDS, ROUNDING, Claim, judge
 from fedhet_app.analysis.claims.between import (
     FEDDRM,
@@ -13,6 +16,7 @@ from fedhet_app.analysis.claims.between import (
     between,
     unmeasured,
 )
+from fedhet_app.analysis.paper_b_labels import by_row
 from fedhet_app.analysis.study import Section
 from fedhet_app.analysis.tables.mixture import AVERAGE, ROUTING, SYSTEM
 
@@ -49,10 +53,9 @@ def b14(section: Section) -> list[Claim]:
 
 
 def _best(section: Section, id: str, key: str) -> Claim:
+    rows = by_row(section)
     labels = [
-        label
-        for label in section.labels
-        if not unmeasured(section, label, key=key, seeds=MIN_SEEDS)
+        label for label in rows.values() if not unmeasured(section, label, key=key, seeds=MIN_SEEDS)
     ]
     seeds = [{run.seed for run in section.of(label)} for label in labels]
     shared = set.intersection(*seeds) if seeds else set()
@@ -78,5 +81,13 @@ def _best(section: Section, id: str, key: str) -> Claim:
         else {},
         measured=f"{means[ours]:.1f} ({ours}) against {means[rival]:.1f} ({rival})" if both else "",
         holds=both and means[ours] > means[rival] + ROUNDING,
-        missing=unmeasured(section, *_OURS, FEDDRM, FEDGMM, key=key),
+        missing=unmeasured(section, *_asked(rows, key), key=key),
     )
+
+
+def _asked(rows: Mapping[str, str], key: str) -> tuple[str, ...]:
+    """Return the labels whose accuracy it takes: those that route, or the whole of Table 1."""
+    if key == ROUTING:
+        return (FEDGMM, FEDDRM, *_OURS)
+    others = (row for row in paper_b.METHODS if not row.startswith(SHARED))
+    return (*(rows.get(row, row) for row in others), *_OURS)

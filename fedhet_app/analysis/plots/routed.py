@@ -4,6 +4,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fedhet_app.analysis import paper_b
+from fedhet_app.analysis.paper_b_labels import by_row
 from fedhet_app.analysis.plots.style import finish, looks, new_figure
 from fedhet_app.analysis.study import Section
 from fedhet_app.analysis.tables.cells import Spread
@@ -15,13 +16,13 @@ _WIDTH = 0.8
 
 
 def accuracies(section: Section) -> Figure | None:
-    """Draw average, system and routing accuracy as bars, a colour for each label (Figure 4).
+    """Draw average, system and routing accuracy as bars, a colour for each method (Figure 4).
 
     ``None`` for clients that were made to differ, or without a run that routes.
     """
     routing = [
         label
-        for label in section.labels
+        for label in by_row(section).values()
         if section.of(label)[0].config["strategy"] in ROUTING_METHODS
         and all(key in run.summary for run in section.of(label) for key in _METRICS)
     ]

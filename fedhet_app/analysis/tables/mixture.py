@@ -18,8 +18,8 @@ VOTE, FAIR, FAIR_AVERAGE = "vote-accuracy", "balanced-accuracy", "balanced-avera
 _BASIS = "feddrm"
 _ALIKE = ("num-clients", "num-server-rounds", "local-steps", "local-epochs", "lr", "lr-schedule")
 _SEEDS = (
-    "Mean ± sample standard deviation over the n seeds that at least two of these labels ran, "
-    "after the last round; differences are paired by seed, with 95 % t intervals."
+    "Mean ± sample standard deviation over the n seeds that a third of these labels ran (two at "
+    "least), after the last round; differences are paired by seed, with 95 % t intervals."
 )
 _PAPER = " The paper's are of Table 1: alpha-inter 1, alpha-intra 2, three components."
 _VOTE = " Vote is the majority of all clients' predictions, which needs no routing."

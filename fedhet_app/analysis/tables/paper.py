@@ -24,8 +24,8 @@ _COMPARISON = {
     "fedrolex": "sub-model, rolling",
 }
 _SEEDS = (
-    "Mean ± sample standard deviation over the n seeds that at least two of these methods ran; "
-    "final is the last round's accuracy, best that of the best evaluated round."
+    "Mean ± sample standard deviation over the n seeds that a third of these methods ran (two at "
+    "least); final is the last round's accuracy, best that of the best evaluated round."
 )
 _ON_PART = (
     " Peak to final is between evaluations on the same part of the test set: the last round's, on "
