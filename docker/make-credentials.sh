@@ -41,11 +41,13 @@ alternative_names() {
 }
 
 make_authority() {
+  [[ ! -e $folder/ca.crt ]] ||
+    fail "$folder/ca.key is not here, and devices trust $folder/ca.crt: bring it back to sign"
   quiet openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-384 -nodes -sha384 -days 3650 \
     -subj "/CN=fedhet" -addext "basicConstraints=critical,CA:TRUE" \
     -addext "keyUsage=critical,keyCertSign,cRLSign" \
     -keyout "$folder/ca.key" -out "$folder/ca.crt"
-  echo '*' > "$folder/.gitignore"
+  [[ -e $folder/.gitignore ]] || echo '*' > "$folder/.gitignore"
 }
 
 make_server() {

@@ -13,6 +13,7 @@ ROUTING_METHODS = ("feddrm", "fedspm", "fedgmm")
 VOTING_METHODS = ("fedavg-ft", "ditto", "ifca", "fedbabu", "fedem")
 """Methods whose clients predict with models of their own and nobody chooses between those."""
 PRIVATE_METHODS = ("fedavg", "fedprox")
+"""Methods whose servers average whole models, and nothing else."""
 """Methods that average whole models and send nothing else."""
 NATURAL_IMAGES = ("femnist", "fed-isic2019")
 """Sets of images that say whose each test example is."""
@@ -112,22 +113,32 @@ def check_update_limit(strategy: str, limit: float, mode: str) -> None:
 
 def check_privacy(strategy: str, options: PrivacyOptions, max_update_norm: float) -> None:
     """Raise ``FedhetError`` for methods and options that Flower's privacy does not fit."""
-    if options.mode == "none":
+    mode = options.mode
+    if mode == "none":
         return
-    if strategy not in PRIVATE_METHODS:
-        if strategy in ROUTING_METHODS:
-            why = "its clients send more than a model, which Flower neither clips nor noises"
-        elif strategy in VOTING_METHODS:
-            why = "its clients answer queries with models of their own, which get no noise"
-        elif strategy == "scaffold":
-            why = "its control variates travel too, which Flower neither clips nor noises"
-        else:
-            why = "it trains slices, and Flower's noise is made for the mean of whole models"
+    why = _not_private(strategy, mode)
+    if why:
         remedy = f"does not fit {strategy}: {why}; use {' or '.join(PRIVATE_METHODS)}"
-        raise FedhetError("privacy.mode", options.mode, remedy)
+        raise FedhetError("privacy.mode", mode, remedy)
     if max_update_norm:
-        remedy = f"privacy.mode = {options.mode} sets a length of its own; leave one of them out"
+        remedy = f"privacy.mode = {mode} sets a length of its own; leave one of them out"
         raise FedhetError("max-update-norm", max_update_norm, remedy)
+
+
+def _not_private(strategy: str, mode: str) -> str:
+    """Return why a mode of privacy does not fit a method; nothing where it does."""
+    if strategy in ROUTING_METHODS:
+        return "its clients send more than a model, which Flower neither clips nor noises"
+    if strategy in VOTING_METHODS:
+        return "its clients answer queries with models of their own, which get no noise"
+    if strategy == "scaffold":
+        return "its control variates travel too, which Flower neither clips nor noises"
+    if strategy in PRIVATE_METHODS or mode == "local":
+        return ""
+    return (
+        "it trains slices, and Flower's noise is made for the mean of whole models; set mode "
+        "local, in which each client adds its own"
+    )
 
 
 def check_plain_sgd(momentum: float, weight_decay: float, options: ScaffoldOptions) -> None:

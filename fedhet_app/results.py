@@ -6,10 +6,11 @@
 ``clients/``; text and safetensors only.
 """
 
+import fcntl
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from contextvars import ContextVar
 from datetime import datetime
 from pathlib import Path
@@ -33,12 +34,24 @@ ROUNDS, CLIENTS, MODEL = "rounds.jsonl", "clients.jsonl", "model.safetensors"
 COST = "cost.json"
 SHIFT = "shift.safetensors"
 
+_UNWRITTEN = "cannot be written ({}); make room, or name a folder that is there"
+
 
 def write_json(path: Path, content: object) -> None:
-    """Write a JSON file in one step: readers see the old content or the new, never half of it."""
+    """Write a JSON file in one step: readers see the old content or the new, never half of it.
+
+    Raises:
+        FedhetError: It cannot be written.
+    """
+    text = json.dumps(content, indent=2, allow_nan=False) + "\n"
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    partial.replace(path)
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise FedhetError("file", str(path), _UNWRITTEN.format(error)) from error
 
 
 class RunWriter:
@@ -50,7 +63,8 @@ class RunWriter:
             directory that already holds one.
 
     Raises:
-        FedhetError: The directory is not writable, or holds a run that is not to be resumed.
+        FedhetError: The directory is not writable, holds a run that is not to be resumed, or
+            another process writes one there.
     """
 
     def __init__(self, directory: Path, *, resume_at: int | None = None) -> None:
@@ -58,7 +72,8 @@ class RunWriter:
         if resume_at is None:
             check_free(directory)
             directory.mkdir(parents=True, exist_ok=True)
-        else:
+        self._lock = locked(directory, "results-dir", "a run is writing there; stop it")
+        if resume_at is not None:
             for name in (ROUNDS, CLIENTS):
                 _truncate(directory / name, resume_at)
             (directory / SUMMARY).unlink(missing_ok=True)
@@ -119,6 +134,29 @@ class RunWriter:
         for file in (self._rounds, self._clients):
             with suppress(OSError):
                 file.close()
+        self._lock.close()
+
+
+def locked(directory: Path, key: str, why_not: str) -> ExitStack:
+    """Return the lock of a directory, held until it is closed or the process ends.
+
+    Args:
+        directory: Which is there.
+        key: The option that names it.
+        why_not: What is so where another process holds it, and what to do.
+
+    Raises:
+        FedhetError: One does.
+    """
+    descriptor = os.open(directory, os.O_RDONLY)
+    lock = ExitStack()
+    lock.callback(os.close, descriptor)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise FedhetError(key, str(directory), f"{why_not}, or name another folder") from None
+    return lock
 
 
 def run_directory(config: Config) -> Path:
@@ -200,8 +238,7 @@ def save_tensors(
     except OSError as error:
         with suppress(OSError):
             partial.unlink(missing_ok=True)  # on a full disk it may hold the last free blocks
-        remedy = f"cannot be written ({error}); make room, or name a folder that is there"
-        raise FedhetError("file", str(path), remedy) from error
+        raise FedhetError("file", str(path), _UNWRITTEN.format(error)) from error
 
 
 def _sync_folder(folder: Path) -> None:

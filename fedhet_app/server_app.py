@@ -80,18 +80,18 @@ def run(grid: Grid, config: Config) -> Path:
     _say_what_is_odd(task, federation)
     start = STRATEGIES[config.strategy].prepare(task, federation)
     writer = RunWriter(directory, resume_at=resumed.server_round if resumed else None)
-    writer.write_config(config.flat(), versions(), data)
-    writer.write_partition(describe_shares(task, federation))
-    if task.dataset.shift_example is not None:
-        writer.write_shift(task.dataset.shift_example)
-    LOG.info("writing to %s", directory)
     try:
+        writer.write_config(config.flat(), versions(), data)
+        writer.write_partition(describe_shares(task, federation))
+        if task.dataset.shift_example is not None:
+            writer.write_shift(task.dataset.shift_example)
+        LOG.info("writing to %s", directory)
         strategy = start(writer=writer, resumed=resumed)
         strategy.run(grid)
+        strategy.write_model()
+        writer.write_summary(strategy.totals.summary(config, "completed"))
     finally:
         writer.close()
-    strategy.write_model()
-    writer.write_summary(strategy.totals.summary(config, "completed"))
     return directory
 
 

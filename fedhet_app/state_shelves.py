@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from flwr.app import Array, ArrayRecord, RecordDict
 from numpy.typing import NDArray
 
+from fedhet_app.errors import FedhetError
 from fedhet_app.sealed import DamagedError, load_sealed, save_sealed
 
 Arrays = dict[str, NDArray[Any]]
@@ -90,7 +91,11 @@ class FolderShelf:
         Raises:
             FedhetError: It cannot be written.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            remedy = f"cannot be made ({error.strerror}); make room, or mend state-dir"
+            raise FedhetError("client state", str(self._folder), remedy) from error
         for left_behind in self._folder.glob("*.partial"):
             left_behind.unlink(missing_ok=True)
         metadata = {**self._owner, "round": str(server_round)}

@@ -1,6 +1,5 @@
 """The results of a suite: whose they are, how far each run has come, how to go on with it."""
 
-import fcntl
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,11 +10,19 @@ from typing import Literal
 from fedhet_app import checkpoint
 from fedhet_app.config import DEFAULTS, Config
 from fedhet_app.errors import FedhetError
-from fedhet_app.results import CONFIG, ROUNDS, SUMMARY, RunReader, check_free, write_json
+from fedhet_app.results import (
+    CONFIG,
+    ROUNDS,
+    SUMMARY,
+    RunReader,
+    check_free,
+    locked,
+    write_json,
+)
 from fedhet_app.suite_files import MANIFEST
 from fedhet_app.suites import Suite, SuiteRun
 
-LOCK, LOG_FILE = ".lock", "log.txt"
+LOG_FILE = "log.txt"
 
 Stage = Literal["new", "begun", "finished"]
 
@@ -43,12 +50,7 @@ def claimed(results: Path) -> Iterator[None]:
     """
     check_free(results)
     results.mkdir(parents=True, exist_ok=True)
-    with (results / LOCK).open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            remedy = "another sweep is at work there; wait for its end, or name another folder"
-            raise FedhetError("--results", str(results), remedy) from None
+    with locked(results, "--results", "another sweep is at work there; wait for its end"):
         yield
 
 

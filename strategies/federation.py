@@ -124,11 +124,14 @@ def checked_profile(reply: Message) -> Profile:
 
 
 def _ordered(profiles: list[Profile]) -> tuple[Profile, ...]:
-    counts = {profile.num_partitions for profile in profiles}
-    if len(counts) > 1:
-        remedy = "the nodes were told different numbers; give all of them the same"
-        raise FedhetError("num-partitions", sorted(counts), remedy)
     ordered = sorted(profiles, key=lambda profile: profile.partition)
+    counts = {profile.num_partitions: profile.partition for profile in reversed(ordered)}
+    if len(counts) > 1:
+        told = ", ".join(
+            f"that of partition {who} {count}" for count, who in sorted(counts.items())
+        )
+        remedy = f"nodes were told different numbers ({told}); give all of them the same"
+        raise FedhetError("num-partitions", sorted(counts), remedy)
     for one, two in pairwise(ordered):
         if one.partition == two.partition:
             remedy = "two nodes have this partition; give every node its own"

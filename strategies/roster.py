@@ -30,6 +30,7 @@ class Roster:
         self._config, self._federation = config, federation
         self._asked: dict[str, int] = {}
         self._told: set[int] = set(federation.nodes.values())
+        self._silent: set[int] = set()
         self._waiting: list[Profile] = []
         self._present = set(federation.nodes)
 
@@ -41,7 +42,7 @@ class Roster:
         """Give partitions whose node is gone to nodes that have come, before a round.
 
         At most ``node-timeout`` seconds are waited for: for new nodes to say who they are while a
-        client is missing, and for ``min-replies`` clients to be here.
+        client is missing, once for each of them, and for ``min-replies`` clients to be here.
         """
         self._look(grid)
         clients, enough = len(self._federation.nodes), self._config.min_replies
@@ -52,10 +53,18 @@ class Roster:
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             here = len(self._present)
-            if here >= enough and (here == clients or not self._asked):
+            if here >= enough and (here == clients or not self._awaited):
                 return
             time.sleep(POLL_SECONDS)
             self._look(grid)
+        for node in sorted(self._awaited):
+            LOG.warning("a node that came later (%d) has not said in %g s who it is", node, timeout)
+        self._silent |= self._awaited
+
+    @property
+    def _awaited(self) -> set[int]:
+        """The nodes that were asked who they are, and have not let a whole wait pass."""
+        return set(self._asked.values()) - self._silent
 
     def _look(self, grid: Grid) -> None:
         online, nodes = set(grid.get_node_ids()), self._federation.nodes
@@ -75,7 +84,7 @@ class Roster:
         """Ask nodes that were not here before for their profiles, without waiting."""
         if not nodes:
             return
-        queries = profile_queries(sorted(nodes))
+        queries = profile_queries(sorted(nodes), self._config.node_timeout)
         ids = grid.push_messages(queries)
         self._asked |= dict(zip(ids, sorted(nodes), strict=True))
         self._told |= nodes
@@ -86,8 +95,8 @@ class Roster:
             return
         for reply in grid.pull_messages(list(self._asked)):
             node = self._asked.pop(reply.metadata.reply_to_message_id, None)
-            if wire.is_away(reply):
-                self._told -= {node}  # to be asked again when it is back
+            if wire.is_expired(reply):
+                self._told -= {node}  # to be asked again, when it is back or works
                 continue
             try:
                 profile = checked_profile(reply)

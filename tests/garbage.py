@@ -198,3 +198,10 @@ def profiles():
     records = [said.map(lambda p: {"profile": ConfigRecord(p)})]
     records.append(refused.map(lambda r: {"refusal": ConfigRecord(r)}))
     return st.one_of(records).map(RecordDict)
+
+
+def measurements():
+    """Answers to evaluate messages in the right form, of any values."""
+    right = {"round": 1, "partition": 2, "examples": 10, "correct": 4, "loss": 0.5}
+    said = {key: st.one_of(st.just(value), st.just(value), numbers) for key, value in right.items()}
+    return st.fixed_dictionaries(said).map(lambda m: RecordDict({"metrics": MetricRecord(m)}))

@@ -5,7 +5,7 @@ from running import interrupted, model_bytes, outcome, run, timeless
 
 from fedhet_app import checkpoint
 from fedhet_app.errors import FedhetError
-from fedhet_app.results import MODEL, RunReader, load_tensors, round_observer
+from fedhet_app.results import MODEL, RunReader, RunWriter, load_tensors, round_observer
 
 OPTIONS = {
     "num_server_rounds": 6,
@@ -100,6 +100,17 @@ def test_more_rounds_are_another_run_under_a_cosine_schedule(tmp_path):
     run(tmp_path / "run", **cosine)
     with pytest.raises(FedhetError, match="num-server-rounds = 9: the run to resume has 6"):
         run(tmp_path / "run", resume=True, **{**cosine, "num_server_rounds": 9})
+
+
+def test_a_run_that_goes_on_is_not_resumed_beside_itself(tmp_path):
+    reader = interrupted(tmp_path / "run", 2)
+    writer = RunWriter(reader.directory, resume_at=1)
+    before = reader.rounds
+    with pytest.raises(FedhetError, match=r"results-dir = .*: a run is writing there; stop it, or"):
+        run(tmp_path / "run", resume=True)
+    assert reader.rounds == before
+    writer.close()
+    assert run(tmp_path / "run", resume=True).summary["status"] == "completed"
 
 
 def test_there_must_be_a_run_with_a_checkpoint(tmp_path):

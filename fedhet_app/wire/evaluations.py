@@ -3,13 +3,12 @@
 What is asked travels as a train message's content does: models, round, width, client state.
 """
 
-import math
 from dataclasses import dataclass
 
 from flwr.app import Message, MetricRecord, RecordDict
 
 from fedhet_app.wire.profiles import Profile
-from fedhet_app.wire.vectors import METRICS, Rejection, last_line
+from fedhet_app.wire.vectors import METRICS, MOST_LOSS, Rejection, as_float, last_line
 
 EVALUATE = "evaluate"
 
@@ -71,10 +70,12 @@ def read_measured(message: Message, *, server_round: int, profile: Profile) -> M
     counts = {"round", "partition", "examples", "correct"}
     if set(record) != counts | {"loss"} or any(type(record[key]) is not int for key in counts):
         raise Rejection(f"metrics that are not the whole numbers {sorted(counts)} and a loss")
-    loss = record["loss"]
-    if not isinstance(loss, int | float) or not (math.isfinite(loss) and loss >= 0):
-        raise Rejection(f"a loss of {loss if isinstance(loss, float) else 'another type'}")
-    said = {key: int(str(record[key])) for key in counts}
+    if not isinstance(record["loss"], int | float):
+        raise Rejection("a loss of another type")
+    loss = as_float(record["loss"])
+    if not 0 <= loss <= MOST_LOSS:
+        raise Rejection(f"a loss of {loss:g}")
+    said = {key: as_float(record[key]) for key in counts}
     expected = {
         "round": server_round,
         "partition": profile.partition,
@@ -84,11 +85,11 @@ def read_measured(message: Message, *, server_round: int, profile: Profile) -> M
         if said[key] != value:
             raise Rejection(f"{key} {said[key]:g}, not {value}")
     if not 0 <= said["correct"] <= said["examples"]:
-        raise Rejection(f"{said['correct']:g} of {said['examples']} examples correct")
+        raise Rejection(f"{said['correct']:g} of {said['examples']:g} examples correct")
     return Measured(
         server_round=server_round,
         partition=profile.partition,
-        examples=said["examples"],
-        correct=said["correct"],
-        loss=float(loss),
+        examples=profile.test_examples,
+        correct=int(said["correct"]),
+        loss=loss,
     )

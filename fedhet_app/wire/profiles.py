@@ -6,11 +6,15 @@ from dataclasses import dataclass
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedhet_app.errors import FedhetError
-from fedhet_app.wire.vectors import Rejection, last_line
+from fedhet_app.wire.vectors import Rejection, harmless, last_line
 
 PROFILE = "profile"
 REFUSAL = "refusal"
 QUERY_PROFILE = "query.profile"
+
+_MOST = 2**31
+"""Examples of one node: what weighs more in an average is no count."""
+_MOST_TIERS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,8 +102,9 @@ def read_profile(message: Message) -> Profile:
         raise Rejection(last_line(message.error.reason))
     refusal = message.content.config_records.get(REFUSAL)
     if refusal is not None:
-        said = [refusal.get(name, "") for name in ("key", "value", "remedy")]
-        raise FedhetError(str(said[0]), said[1], str(said[2]))
+        key, value, remedy = (refusal.get(name, "") for name in ("key", "value", "remedy"))
+        number = isinstance(value, bool | int | float)
+        raise FedhetError(harmless(key), value if number else harmless(value), harmless(remedy))
     try:
         record = message.content.config_records[PROFILE]
         profile = Profile(
@@ -107,11 +112,11 @@ def read_profile(message: Message) -> Profile:
             num_partitions=int(str(record["num-partitions"])),
             examples=int(str(record["examples"])),
             capacity=float(str(record["capacity"])),
-            code=str(record["code"]),
-            device=str(record["device"]),
+            code=harmless(record["code"]),
+            device=harmless(record["device"]),
             node_id=message.metadata.src_node_id,
             test_examples=int(str(record["test-examples"])),
-            columns=str(record["columns"]),
+            columns=harmless(record["columns"]),
             tiers=_tiers(record),
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -119,7 +124,7 @@ def read_profile(message: Message) -> Profile:
     if not 0 <= profile.partition < profile.num_partitions:
         place = f"partition {profile.partition} of {profile.num_partitions}"
         raise Rejection(f"not a profile: {place}")
-    if profile.examples < 1 or profile.test_examples < 0:
+    if not 1 <= profile.examples <= _MOST or not 0 <= profile.test_examples <= _MOST:
         count = f"{profile.examples} examples, {profile.test_examples} test examples"
         raise Rejection(f"not a profile: {count}")
     return profile
@@ -135,6 +140,8 @@ def _tiers(record: ConfigRecord) -> tuple[TierCost, ...]:
     columns = [[float(str(value)) for value in each] for each in lists if isinstance(each, list)]
     if not all(math.isfinite(value) for column in columns for value in column):
         raise ValueError("tiers that are not finite")
+    if any(len(column) > _MOST_TIERS for column in columns):
+        raise ValueError(f"more than {_MOST_TIERS} tiers")
     return tuple(
         TierCost(width=width, ms=ms, memory_mb=memory)
         for width, ms, memory in zip(*columns, strict=True)

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-import numpy as np
 from flwr.app import Message, MetricRecord
 
 from fedhet_app.wire.profiles import Profile
@@ -11,13 +10,14 @@ from fedhet_app.wire.training import E_STEP, TrainReply
 from fedhet_app.wire.vectors import (
     ARRAYS,
     METRICS,
+    MOST_LOSS,
     Rejection,
+    as_float,
     checked_vector,
     last_line,
     listed,
 )
 
-_MOST_LOSS = float(np.finfo(np.float32).max)
 _MOST = 2**53
 """Of steps and seconds: beyond it a float is no count."""
 
@@ -101,7 +101,8 @@ def _checked_metrics(
     if metrics["partition"] != profile.partition:
         raise Rejection(f"from partition {metrics['partition']:.0f}, not {profile.partition}")
     if metrics["examples"] != profile.examples:
-        raise Rejection(f"{metrics['examples']:.0f} examples, but it declared {profile.examples}")
+        declared = f"but it declared {profile.examples} when the run began"
+        raise Rejection(f"{metrics['examples']:.0f} examples, {declared}")
     steps, seconds = metrics["steps"], metrics["seconds"]
     if not 0 <= steps <= _MOST or steps != int(steps) or not 0 <= seconds <= _MOST:
         raise Rejection(f"{steps:g} steps in {seconds:g} seconds")
@@ -112,17 +113,9 @@ def _numbers(record: MetricRecord) -> dict[str, float]:
     expected = {"round", "partition", "examples", "loss", "steps", "seconds"}
     if set(record) != expected or not all(isinstance(v, int | float) for v in record.values()):
         raise Rejection(f"metrics named {listed(record)} instead of {sorted(expected)}")
-    numbers = {key: _float(value) for key, value in record.items()}
+    numbers = {key: as_float(value) for key, value in record.items()}
     if not all(math.isfinite(numbers[key]) for key in expected - {"loss"}):
         raise Rejection(f"non-finite metrics {numbers}")
-    if math.isfinite(numbers["loss"]) and abs(numbers["loss"]) > _MOST_LOSS:
+    if math.isfinite(numbers["loss"]) and abs(numbers["loss"]) > MOST_LOSS:
         raise Rejection(f"loss {numbers['loss']:g}, which is beyond float32")
     return numbers
-
-
-def _float(value: object) -> float:
-    """Return a number of a record; a whole number beyond floats is infinite."""
-    try:
-        return float(value)  # type: ignore[arg-type]
-    except OverflowError:
-        return math.inf

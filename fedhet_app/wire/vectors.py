@@ -22,7 +22,8 @@ NUMPY = "numpy.ndarray"
 
 Vector = NDArray[np.float32]
 
-
+MOST_LOSS = float(np.finfo(np.float32).max)
+"""What is beyond is no loss of a float32 model."""
 _LONGEST_REASON = 300
 _NAMES_SHOWN = 12
 
@@ -31,9 +32,22 @@ class Rejection(Exception):  # noqa: N818 - an expected outcome, no fault of the
     """A reply that is not used, with the reason: one short line, though a stranger wrote it."""
 
     def __init__(self, reason: str) -> None:
-        line = " ".join(reason[: 2 * _LONGEST_REASON].split())[:_LONGEST_REASON]
-        # It goes to terminals, where control characters are commands.
-        super().__init__("".join(c if c.isprintable() else "?" for c in line))
+        super().__init__(harmless(reason))
+
+
+def harmless(said: object) -> str:
+    """Return what a stranger said as one short line that is safe to show."""
+    line = " ".join(str(said)[: 2 * _LONGEST_REASON].split())[:_LONGEST_REASON]
+    # It goes to terminals, where control characters are commands.
+    return "".join(c if c.isprintable() else "?" for c in line)
+
+
+def as_float(value: object) -> float:
+    """Return a number of a record; a whole number beyond floats is infinite."""
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except OverflowError:
+        return math.inf
 
 
 def pack(vector: Vector) -> ArrayRecord:

@@ -296,6 +296,32 @@ def test_the_script_adds_nodes_and_overwrites_nothing(tmp_path):
     }
 
 
+def test_an_authority_whose_key_lies_elsewhere_is_not_replaced(tmp_path):
+    """A new one would lock out every device."""
+    folder = make_credentials(tmp_path / "c", ["superlink"], ["one"])
+    (folder / ".gitignore").write_text("mine\n")
+    (folder / "ca.key").rename(tmp_path / "offline")
+    shutil.rmtree(folder / "superlink")
+    before = content_of(folder)
+    refused = script("server", folder, "superlink")
+    assert refused.returncode == 2
+    assert "ca.key is not here, and devices trust" in refused.stderr
+    assert content_of(folder) == before
+    (tmp_path / "offline").rename(folder / "ca.key")
+    assert script("server", folder, "superlink").returncode == 0
+    renewed = x509.load_pem_x509_certificate((folder / "superlink/server.crt").read_bytes())
+    known = x509.load_pem_x509_certificate((folder / "one/ca.crt").read_bytes())
+    renewed.verify_directly_issued_by(known)
+    assert (folder / ".gitignore").read_text() == "mine\n"
+
+
+def test_credentials_are_left_out_of_git_and_of_the_image():
+    for folder in FOLDERS:
+        inside = folder / "credentials" / "key"
+        subprocess.run(["git", "check-ignore", "-q", inside], check=True, cwd=ROOT)
+    assert (DOCKER / "Dockerfile.dockerignore").read_text() == "*\n!pyproject.toml\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [

@@ -12,7 +12,7 @@ from own_folders import digits, nodes_of, write_csv, write_idx, write_images, wr
 from running import MIXTURE, model_bytes, outcome, run, run_spoilt, tiny
 from torch.nn.functional import cross_entropy
 
-from fedhet_app import engine
+from fedhet_app import client_app, engine
 from fedhet_app.config import parse
 from fedhet_app.errors import FedhetError
 from fedhet_app.models import ModelSpec, cnn, mlp
@@ -300,6 +300,9 @@ FAULTS = {
     "no loss": (changed(loss=float("nan")), "a loss of nan"),
     "an infinite loss": (changed(loss=float("inf")), "a loss of inf"),
     "a negative loss": (changed(loss=-1.0), "a loss of -1"),
+    "a loss beyond float32": (changed(loss=1.7e308), "a loss of 1.7e"),
+    "a loss beyond floats": (changed(loss=10**400), "a loss of inf"),
+    "a count that cannot be printed": (changed(examples=10**5000), "examples inf, not"),
     "several losses": (changed(loss=[1.0, 2.0]), "a loss of another type"),
     "a key too many": (changed(more=1), "metrics that are not the whole numbers"),
     "a key too few": (without("correct"), "metrics that are not the whole numbers"),
@@ -358,6 +361,17 @@ def test_a_round_that_nobody_measures_has_no_accuracy_and_the_run_goes_on(tmp_pa
     assert "round 2: no client measured the model" in caplog.text
     assert reader.summary["status"] == "completed"
     assert reader.summary["final-accuracy"] == reader.rounds[0]["accuracy"]
+
+
+def test_nothing_on_the_server_is_as_large_as_a_client_declares(folders, tmp_path, monkeypatch):
+    honest = client_app._profile
+
+    def vast(context):
+        return replace(honest(context), examples=2**31)
+
+    monkeypatch.setattr(client_app, "_profile", vast)
+    with pytest.raises(FedhetError, match="examples, but it declared 2147483648 when the run"):
+        run(tmp_path / "run", nodes_of(folders), max_empty_rounds=1, **OWN)
 
 
 def test_a_client_that_holds_nothing_out_is_not_asked(folders, tmp_path):

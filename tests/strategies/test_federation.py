@@ -41,7 +41,7 @@ BAD_NODES = {
     "different totals": (
         [*nodes_of(0, total=2), *nodes_of(1, 2, total=3)],
         "num-partitions",
-        r"\[2, 3\]: the nodes were told different numbers",
+        r"\[2, 3\]: nodes were told different numbers \(that of partition 0 2, that of .* 1 3\)",
     ),
     "a negative total": (nodes_of(0, total=-1), "num-partitions", "= -1: set it to"),
 } | {

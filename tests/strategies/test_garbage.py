@@ -4,12 +4,14 @@ A client whose reply is garbage leaves what a client leaves whose reply never ca
 """
 
 import tracemalloc
+from dataclasses import replace
 
 import garbage
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from running import MIXTURE, model_bytes, run_spoilt, timeless
 
 from fedhet_app import checkpoint, engine, wire
@@ -190,6 +192,36 @@ def test_no_profile_of_a_stranger_raises_anything_else(content, known, request_m
         except (Rejection, FedhetError):
             continue
         assert 0 <= profile.partition < profile.num_partitions
+
+
+@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@given(content=st.one_of(garbage.contents({}), garbage.measurements()))
+def test_no_measurement_of_a_stranger_raises_anything_else(content, request_message):
+    known = replace(PROFILE, test_examples=10)
+    try:
+        measured = wire.read_measured(
+            Message(content, reply_to=request_message), server_round=1, profile=known
+        )
+    except Rejection:
+        return
+    assert 0 <= measured.correct <= measured.examples == 10
+    assert 0 <= measured.loss <= np.finfo(np.float32).max
+
+
+@pytest.mark.parametrize("examples", [0, 2**31 + 1, 2**63 - 1, 10**400])
+def test_no_node_declares_more_examples_than_there_can_be(examples, request_message):
+    content = wire.profile_content(replace(PROFILE, examples=examples))
+    with pytest.raises(Rejection, match="not a profile: "):
+        wire.read_profile(Message(content, reply_to=request_message))
+
+
+def test_what_a_refusing_node_says_is_one_short_harmless_line(request_message):
+    said = {"key": "data-path\x1b[2J", "value": "\n" * 9, "remedy": "\x07" + "x" * 10**6}
+    content = RecordDict({"refusal": ConfigRecord(said)})
+    with pytest.raises(FedhetError) as caught:
+        wire.read_profile(Message(content, reply_to=request_message))
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 1000
 
 
 @pytest.fixture(scope="module")

@@ -248,7 +248,7 @@ def test_a_run_without_privacy_sends_nothing_about_it(tmp_path):
 
 
 REASONS = {
-    "has-fl": "trains slices",
+    "has-fl": "trains slices.* set mode local",
     "heterofl": "trains slices",
     "scaffold": "control variates travel too",
     "fedavg-ft": "models of their own, which get no noise",
@@ -259,8 +259,39 @@ REASONS = {
 }
 
 
-@pytest.mark.parametrize("mode", [*CENTRAL, "local"])
-@pytest.mark.parametrize("strategy", sorted(set(STRATEGY_NAMES) - {"fedavg", "fedprox"}))
+SLICES = {"fedrolex", "fjord", "has-fl", "heterofl", "random-budget", "uniform"}
+WHOLE = {"fedavg", "fedprox"}
+
+
+@pytest.mark.parametrize("strategy", sorted(SLICES))
+def test_local_privacy_clips_slices_of_any_width(strategy, tmp_path):
+    """And hardly adds noise: the average is over those that trained a coordinate, as ever."""
+    options = private("local", privacy__epsilon=1e9, strategy=strategy, has_fl__warmup=0)
+    options |= {"capacity_tiers": "0.5,1.0", "capacity_probs": "0.5,0.5"}
+    sent, came = {}, {}
+
+    def listen(partition, message, answer):
+        reply = answer()
+        sent[partition] = wire.unpack(message.content["arrays"]).astype(float)
+        came[partition] = reply.content["arrays"]["vector"].numpy().astype(float)
+        return reply
+
+    reader = run_spoilt(tmp_path / "run", listen, **options)
+    assert len({len(vector) for vector in came.values()}) == (1 if strategy == "uniform" else 2)
+    lengths = [np.linalg.norm(came[i] - sent[i]) for i in came]
+    np.testing.assert_allclose(lengths, NORM, rtol=1e-3)
+    assert (reader.rounds[0]["replies"], reader.summary["status"]) == (4, "completed")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "mode"),
+    [
+        (strategy, mode)
+        for strategy in sorted(set(STRATEGY_NAMES) - WHOLE)
+        for mode in (*CENTRAL, "local")
+        if not (strategy in SLICES and mode == "local")
+    ],
+)
 def test_methods_that_it_does_not_fit_are_refused_with_the_reason(strategy, mode):
     values = {"strategy": strategy, "partition": "dual", "privacy.mode": mode}
     if strategy == "scaffold":

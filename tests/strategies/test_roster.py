@@ -1,5 +1,6 @@
 """Nodes that go, come and come back in the middle of a real run."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -25,6 +26,8 @@ OPTIONS = {
 class Devices(SpoiltGrid):
     """Nodes that may leave and join; their states lie in folders by partition."""
 
+    mute = False
+
     def __init__(self, config, folder):
         self.folder, self.config, self.looks, self.on_look = folder, config, 0, {}
         super().__init__(config, lambda partition, message, answer: answer())
@@ -40,6 +43,12 @@ class Devices(SpoiltGrid):
         self.looks += 1
         self.on_look.pop(self.looks, lambda: None)()
         return super().get_node_ids()
+
+    def push_messages(self, messages):
+        pushed = super().push_messages(messages)
+        if self.mute:
+            self._replies.clear()
+        return pushed
 
     def leave(self, partition=HURT):
         """The last node with the partition goes."""
@@ -145,6 +154,19 @@ def test_a_node_with_other_data_does_not_take_the_place(tmp_path, caplog, monkey
     reader = run_with(tmp_path, {2: dishonest})
     assert replies(reader) == [3, 3, 2, 2]
     assert "examples = 9: the node of partition 1 had" in caplog.text
+
+
+def test_a_node_that_says_nothing_is_waited_for_once(tmp_path, caplog):
+    """Its SuperNode is there, and nothing runs its apps."""
+
+    def replaced_by_a_mute_one(grid):
+        replaced()(grid)
+        grid.mute = True
+
+    reader = run_with(tmp_path, {1: replaced_by_a_mute_one}, node_timeout=0.5)
+    assert replies(reader) == [3, 2, 2, 2]
+    assert len(re.findall(r"\(\d+\) has not said in 0.5 s who it is", caplog.text)) == 1
+    assert sum(row["seconds"] > 0.5 for row in reader.rounds[1:]) <= 1
 
 
 def all_leave(grid):
