@@ -37,8 +37,13 @@ SHIFT = "shift.safetensors"
 _UNWRITTEN = "cannot be written ({}); make room, or name a folder that is there"
 
 
-def write_json(path: Path, content: object) -> None:
+def write_json(path: Path, content: object, *, key: str = "file") -> None:
     """Write a JSON file in one step: readers see the old content or the new, never half of it.
+
+    Args:
+        path: Where.
+        content: What JSON can hold.
+        key: What names the file, for the error.
 
     Raises:
         FedhetError: It cannot be written.
@@ -51,7 +56,7 @@ def write_json(path: Path, content: object) -> None:
     except OSError as error:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
-        raise FedhetError("file", str(path), _UNWRITTEN.format(error)) from error
+        raise FedhetError(key, str(path), _UNWRITTEN.format(error.strerror)) from error
 
 
 class RunWriter:

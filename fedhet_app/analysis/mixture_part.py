@@ -26,7 +26,8 @@ FIGURES: Sequence[tuple[str, Callable[[Section], Figure | None], str]] = (
         "figure-3",
         mixture.impact_of_components,
         "Figure 3. Impact of the number of components C, with one encoder for all (1x) and one for "
-        "each (Cx); one component is FedDRM; bars are one standard deviation over seeds.",
+        "each (Cx); one component is FedDRM; a line is of the seeds that all its points have, and "
+        "named after what differs from the first; bars are one standard deviation.",
     ),
     (
         "figure-4",

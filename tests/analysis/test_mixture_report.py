@@ -221,15 +221,16 @@ def test_diagnostics_are_means_over_seeds(tmp_path):
     for seed, purity in ((42, 0.6), (43, 0.8)):
         rounds = [E_STEP | {"purity": purity}, E_STEP | {"purity": purity + 0.1}]
         write_dual(tmp_path / f"s{seed}", strategy="fedspm", seed=seed, rounds=rounds)
-    write_dual(tmp_path / "d", strategy="feddrm", rounds=[E_STEP | {"purity": 0.5}])
+    write_dual(tmp_path / "d", strategy="feddrm", rounds=[E_STEP | {"accuracy-by-x": 0.5}])
     write_dual(tmp_path / "a", strategy="fedavg", system=0.4, average=0.4)
     panels = plots.diagnostics(section_of(tmp_path)).axes
     assert panels[0].get_title() == "purity of w (%)"
     drawn = {line.get_label(): line.get_xydata() for line in panels[0].lines}
-    assert drawn.keys() == {"fedspm", "feddrm"}
+    assert drawn.keys() == {"fedspm"}
     np.testing.assert_allclose(drawn["fedspm"], [[1, 70], [2, 80]])
-    np.testing.assert_allclose(drawn["feddrm"], [[1, 50]])
-    heads = [panel.lines[0].get_ydata()[0] for panel in panels[2:]]
+    by_x = {line.get_label(): line.get_xydata() for line in panels[3].lines}
+    np.testing.assert_allclose(by_x["feddrm"], [[1, 50]])
+    heads = [panel.lines[-1].get_ydata()[0] for panel in panels[2:]]
     np.testing.assert_allclose(heads, [80, 70])
 
 
@@ -253,6 +254,8 @@ def test_impact_of_components_is_a_line_for_each_choice_of_encoders(tmp_path):
 
     write("drm", 0.5, strategy="feddrm")
     write("two", 0.6, strategy="fedspm", fedspm__components=2)
+    # A line is of the seeds that all its points have.
+    write_dual(tmp_path / "two44", seed=44, system=0.1, strategy="fedspm", fedspm__components=2)
     write("three", 0.7, strategy="fedspm")
     write("each", 0.4, strategy="fedspm", fedspm__encoders="per-component")
     write("mu", 0.9, strategy="fedspm", routing__momentum=0.5)  # has no other C to be set beside
@@ -282,8 +285,8 @@ def test_lines_of_two_regimes_are_named_by_what_differs(tmp_path):
             )
     lines = plots.component_lines(section_of(tmp_path))
     assert {name: sorted(own) for name, own in lines.items()} == {
+        "1x": [1, 2],
         "1x embed-norm=none": [1, 2],
-        "1x embed-norm=ln-relu": [1, 2],
     }
 
 

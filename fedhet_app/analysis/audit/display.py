@@ -13,7 +13,6 @@ from fedhet_app.analysis.audit.audit import Audit, GroupAudit
 from fedhet_app.analysis.audit.measures import LABELS, TIERED, RunAudit
 from fedhet_app.analysis.audit.verdict import as_text, counted
 from fedhet_app.analysis.correlation import Correlation
-from fedhet_app.errors import FedhetError
 from fedhet_app.results import write_json
 
 
@@ -34,11 +33,7 @@ def write(path: Path, audit: Audit) -> None:
     Raises:
         FedhetError: The file cannot be written.
     """
-    try:
-        write_json(path, _plain(asdict(audit)))
-    except OSError as error:
-        remedy = f"cannot be written ({error.strerror}); name a file in a folder that is there"
-        raise FedhetError("--json", str(path), remedy) from error
+    write_json(path, _plain(asdict(audit)), key="--json")
 
 
 def _table(group: GroupAudit, column: str) -> Table:

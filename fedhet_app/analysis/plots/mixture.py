@@ -32,17 +32,19 @@ Setting = frozenset[tuple[str, Any]]
 
 
 def impact_of_components(section: Section) -> Figure | None:
-    """Draw system and average accuracy over the number of components (Figure 3)."""
+    """Draw system and average accuracy over the number of components (Figure 3).
+
+    A line is of the seeds that all its labels ran, or of all of each where there is none.
+    """
     lines = component_lines(section)
     if not lines:
         return None
-    labels = {label for own in lines.values() for label in own.values()}
-    runs = section.comparable([label for label in section.labels if label in labels])
     styles = looks(lines)
     figure, panels = new_figure(2, width=9.0, height=3.4)
     for axes, (key, title) in zip(panels, ((SYSTEM, "system"), (AVERAGE, "average")), strict=True):
         for name, own in lines.items():
-            spreads = [Spread.of([run.percent(key) for run in runs[own[c]]]) for c in sorted(own)]
+            runs = _paired(section, [own[c] for c in sorted(own)])
+            spreads = [Spread.of([run.percent(key) for run in each]) for each in runs]
             known = [spread for spread in spreads if spread is not None]
             colour, dash, marker = styles[name]
             axes.errorbar(
@@ -62,11 +64,19 @@ def impact_of_components(section: Section) -> Figure | None:
     return finish(figure)
 
 
+def _paired(section: Section, labels: Sequence[str]) -> list[Sequence[Run]]:
+    """Return the runs of each label on the seeds that all of them have, or all where none is."""
+    own = [section.of(label) for label in labels]
+    shared = set.intersection(*({run.seed for run in runs} for runs in own))
+    return [[run for run in runs if run.seed in shared] or list(runs) for runs in own]
+
+
 def component_lines(section: Section) -> dict[str, dict[int, str]]:
     """Return labels by C, under a name for each choice of encoders and of other settings.
 
-    FedDRM of the same settings is one component, of either choice of encoders. A line has at least
-    two numbers of components. Identical ones are one, whatever their number, and are left out.
+    The name says in which settings a line differs from the first. FedDRM of the same settings is
+    one component, of either choice of encoders. A line has at least two numbers of components.
+    Identical ones are one, whatever their number, and are left out.
     """
     found: dict[tuple[Setting, str], dict[int, str]] = {}
     configs = {label: settings(section.of(label)[0].config) for label in _shown(section)}
@@ -83,9 +93,9 @@ def component_lines(section: Section) -> dict[str, dict[int, str]]:
                 if shared <= setting:
                     own.setdefault(1, label)
     lines = {key: own for key, own in found.items() if len(own) > 1}
-    common = frozenset.intersection(*(setting for setting, _ in lines)) if lines else frozenset()
+    first = next((setting for setting, _ in lines), frozenset())
     return {
-        " ".join([_ENCODERS[encoders], *(f"{k}={v}" for k, v in sorted(setting - common))]): own
+        " ".join([_ENCODERS[encoders], *(f"{k}={v}" for k, v in sorted(setting - first))]): own
         for (setting, encoders), own in lines.items()
     }
 
@@ -95,15 +105,19 @@ def _without(config: Mapping[str, Any], keys: Sequence[str]) -> Setting:
 
 
 def diagnostics(section: Section) -> Figure | None:
-    """Draw what the E-steps found over rounds: a line for each label, the mean over its seeds."""
+    """Draw what the E-steps found over rounds: a line for each label, the mean over its seeds.
+
+    One component alone has a purity that data give, and always agrees: those panels leave it out.
+    """
     labels = [label for label in _shown(section) if section.of(label)[0].curve(BY_X)]
     if not labels:
         return None
     styles = looks(labels)
+    several = [label for label in labels if _components(section.of(label)[0]) > 1]
     # Natural clients have no true components, and so no purity.
     having = {
-        column: [label for label in labels if section.of(label)[0].curve(column)]
-        for column in _DIAGNOSTICS
+        column: [label for label in own if section.of(label)[0].curve(column)]
+        for column, own in zip(_DIAGNOSTICS, (several, several, labels, labels), strict=True)
     }
     columns = [column for column, own in having.items() if own]
     figure, panels = new_grid(len(columns), 2, 10.0, 5.6, share_y=False)
@@ -160,6 +174,10 @@ def _shown(section: Section) -> list[str]:
     """Return the labels less those of Table 2's other settings, which would be too many to see."""
     apart = elsewhere(section)
     return [label for label in section.labels if label not in apart]
+
+
+def _components(run: Run) -> int:
+    return run.config["fedspm.components"] if run.config["strategy"] == "fedspm" else 1
 
 
 def _in_lines(label: str) -> str:
