@@ -6,10 +6,13 @@ for simulations, in the rounds that ``fedspm.bridge-every`` names.
 Deviations:
     1. gamma is free up to one constant, which the surrogate does not see and the constraints (4)
        do. Everything is measured twice: with gamma as trained, and shifted as in App. C.5.
+    2. A pair of client and component that explains less than one example has no constraint (4) and
+       no multiplier; its lambda = tau / n at a critical point is 0. Nothing trains the density of
+       such a component, and where its ratio exceeds one at no example, (6) has no solution.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +24,9 @@ from fedhet_app.mixture_model import BATCH_SIZE, MixtureModel
 from fedhet_app.task import Task
 
 Values = NDArray[np.float64]
+
+_FEWEST = 1.0
+"""Examples that a pair must explain to be constrained."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +65,7 @@ def measure_bridge(
     components = step.tau.shape[1]
     columns = owners[:, None] * components + np.arange(components)
     tau = step.tau.ravel()
+    living = tau >= _FEWEST
     surrogate, surrogate_next = (
         profile.surrogate_objective(s, tau, step.w, columns) for s in scores
     )
@@ -67,7 +74,7 @@ def measure_bridge(
     rows = {}
     for name, (shift, shift_next) in shifts.items():
         s, s_next = scores[0] + shift, scores[1] + shift_next
-        first, second = (profile.solve_multipliers(each, tau / tau.sum()) for each in (s, s_next))
+        first, second = (_solved(each, tau, living) for each in (s, s_next))
         if first.feasible:
             pulls[name] = profile.gradient(s, first.lambda_, step.w, columns)
         rows[name] = {
@@ -80,8 +87,9 @@ def measure_bridge(
             "residual-next": second.residual,
             "smallest-weight": min(first.smallest_weight, second.smallest_weight),
             "feasible": first.feasible and second.feasible,
+            "empty-pairs": int((~living).sum()),
             "solvable": all(
-                solution.feasible or profile.feasible_by_lp(each)
+                solution.feasible or profile.feasible_by_lp(each[:, living])
                 for solution, each in ((first, s), (second, s_next))
             ),
         }
@@ -90,6 +98,14 @@ def measure_bridge(
         row["gradient-norm2"] = norms.get(name, math.nan)
         row["surrogate-gradient-norm2"] = norms["surrogate"]
     return {name: _json_ready(row) for name, row in rows.items()}
+
+
+def _solved(s: Values, tau: Values, living: NDArray[np.bool_]) -> profile.Multipliers:
+    """Return the multipliers of the living pairs, among zeros for the others, shape ``(m C,)``."""
+    solution = profile.solve_multipliers(s[:, living], tau[living] / tau.sum())
+    lambda_ = np.zeros(len(tau))
+    lambda_[living] = solution.lambda_
+    return replace(solution, lambda_=lambda_)
 
 
 def _json_ready(row: dict[str, Any]) -> dict[str, Any]:

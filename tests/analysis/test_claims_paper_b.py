@@ -320,7 +320,7 @@ def test_b12_takes_the_worst_round(make, off, verdict):
 def measured(norm, rise, surrogate_norm=1.0, *, feasible=True):
     point = {"gradient-norm2": norm, "surrogate-gradient-norm2": surrogate_norm, "f": 1.0}
     point |= {"f-next": 1.0 + rise, "surrogate": 2.0, "surrogate-next": 2.0}
-    point |= {"residual": 0.0, "smallest-weight": 0.1, "feasible": feasible}
+    point |= {"residual": 0.0, "smallest-weight": 0.1, "empty-pairs": 0, "feasible": feasible}
     return {"raw": point | {"feasible": False}, "shifted": point}
 
 

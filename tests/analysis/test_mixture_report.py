@@ -342,10 +342,10 @@ def point(gradient, surrogate_gradient, rise, surrogate_rise, *, feasible=True):
     values = {"gradient-norm2": gradient, "surrogate-gradient-norm2": surrogate_gradient}
     values |= {"f": 1.0, "f-next": 1.0 + rise, "surrogate": 2.0}
     values |= {"surrogate-next": 2.0 + surrogate_rise, "residual": 1e-9, "residual-next": 1e-9}
-    return values | {"smallest-weight": 0.25, "feasible": feasible}
+    return values | {"smallest-weight": 0.25, "empty-pairs": 1, "feasible": feasible}
 
 
-LOST = dict.fromkeys(point(0, 0, 0, 0)) | {"feasible": False}
+LOST = dict.fromkeys(point(0, 0, 0, 0)) | {"empty-pairs": 1, "feasible": False}
 
 
 def write_bridge(directory, momentum, shifted, raw=LOST, **options):
@@ -386,6 +386,7 @@ def test_bridge_errors_are_of_the_feasible_rounds(tmp_path):
         "gamma": "shifted",
         "n": "1",
         "Rounds measured": "4",
+        "Pairs left out": "1.0",
         "Infeasible (%)": "25.0",
         "Gamma2": "2",
         "Mean of ||grad F||^2": "3.00e+00",
@@ -426,7 +427,7 @@ def test_runs_that_are_feasible_nowhere_have_a_table_and_no_figure(tmp_path):
     write_bridge(tmp_path / "run", 0.5, [LOST, LOST])
     section = section_of(tmp_path)
     assert bridge_plot.bridge_errors(section) is None
-    assert {row[7] for row in bridge.bridge_table(section).texts()} == {"100.0"}
+    assert {row[8] for row in bridge.bridge_table(section).texts()} == {"100.0"}
 
 
 # --- The clients ---

@@ -1,14 +1,17 @@
 """Bridge errors along a real run, against loops and autograd of the paper's formulas."""
 
 from itertools import pairwise
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 from running import MIXTURE, run, run_spoilt, tiny
+from scipy.optimize import root
 from scipy.special import logsumexp
 
 from fedhet_app import wire
+from fedhet_app.mixture import profile
 from fedhet_app.mixture_model import mixture_of
 from fedhet_app.task import task_for
 from strategies.bridge import ExpectationStep, measure_bridge
@@ -73,6 +76,36 @@ def test_the_shift_changes_f_and_leaves_the_surrogate(step):
         if row["feasible"]:
             assert row["f"] == row["f-next"]
             assert row["smallest-weight"] > 0
+
+
+def test_a_pair_that_explains_nothing_has_no_constraint(step):
+    """Its ratio is below one everywhere, with which no weights could make it a density."""
+    task, model, e_step = step
+    size = task.partition.sizes[0]
+    w = e_step.w.copy()
+    w[:size] = [1.0, 0.0]
+    tau = e_step.tau.copy()
+    tau[0] = [size, 0.0]
+    vector = model.initial.copy()
+    model.load(vector)
+    rows = torch.from_numpy(task.partition.order)
+    s = model.outputs(task.train_examples, rows, predict=False).scores.flatten(1).double().numpy()
+    s -= s.mean(axis=0)  # what gamma could do
+    s[:, 1] -= s[:, 1].max() + 1.0
+    dead = ExpectationStep(w=w, log_mixture=e_step.log_mixture, tau=tau)
+    with mock.patch("strategies.bridge._scores", lambda *_: s):
+        with_it = measure_bridge(task, model, vector, vector, e_step)["shifted"]
+        row = measure_bridge(task, model, vector, vector, dead)["shifted"]
+    assert (with_it["empty-pairs"], with_it["feasible"], with_it["solvable"]) == (0, False, False)
+    assert (row["empty-pairs"], row["feasible"], row["solvable"]) == (1, True, True)
+    shifted = s + profile.shift(s, tau.ravel())
+    ratios = np.delete(np.exp(shifted) - 1, 1, axis=1)
+    found = root(lambda x: (ratios / (1 + ratios @ x)[:, None]).sum(axis=0), np.full(5, 0.1))
+    weights = 1 + ratios @ found.x
+    assert weights.min() > 0
+    owners = np.repeat(np.arange(3), task.partition.sizes)
+    own = (w * shifted.reshape(len(s), 3, 2)[np.arange(len(s)), owners]).sum(axis=1)
+    assert row["f"] == pytest.approx((np.log(weights) - own).mean(), rel=1e-8)
 
 
 def test_a_run_measures_every_round_that_it_is_asked_to(tmp_path):

@@ -33,6 +33,7 @@ _COLUMNS = (
     Column(name="gamma"),
     Column(name="n"),
     Column(name="Rounds measured"),
+    Column(name="Pairs left out"),
     Column(name="Infeasible (%)"),
     Column(name="Gamma2", form=".3g"),
     Column(name="Mean of ||grad F||^2", form=".2e"),
@@ -45,8 +46,10 @@ _NOTE = (
     "Raw takes gamma as it is trained, shifted adds the constant with which the surrogate's "
     "weights sum to one: f depends on it, its surrogate does not. In an infeasible round the "
     "system (6) has no solution with positive weights; it is left out of the columns right of its "
-    "share, which are of the last feasible round. Residual and smallest weight are of all measured "
-    "rounds. a_E and s_E are those of Theorem 1 for the steps of the density ratio block."
+    "share, which are of the last feasible round. Pairs of client and component that explain less "
+    "than one example have no constraint; theirs is the mean number over the rounds. Residual and "
+    "smallest weight are of all measured rounds. a_E and s_E are those of Theorem 1 for the steps "
+    "of the density ratio block."
 )
 
 
@@ -58,6 +61,7 @@ class Course:
         rounds: The feasible rounds, shape ``(R,)``.
         estimates: Curves over those, and the share of the others.
         measured: The number of rounds measured.
+        empty: How many pairs of client and component had no constraint, mean over those.
         residual: Median residual of the system (6) over those; infinite where it has no number.
         smallest_weight: The smallest weight of an example in any of those.
     """
@@ -65,6 +69,7 @@ class Course:
     rounds: NDArray[np.int64]
     estimates: Bridge
     measured: int
+    empty: float
     residual: float
     smallest_weight: float
 
@@ -106,6 +111,7 @@ def bridge_table(section: Section) -> Table | None:
             own = courses(runs, variant)
             estimates = [course.estimates for course in own]
             values = (
+                [course.empty for course in own],
                 [100 * each.infeasible for each in estimates],
                 [each.gamma2 for each in estimates],
                 *([_last(getattr(each, key)) for each in estimates] for key in _CURVES),
@@ -141,6 +147,7 @@ def _course(rows: Sequence[tuple[int, Mapping[str, Any]]], variant: str) -> Cour
         rounds=np.array([number for number, _ in rows], dtype=np.int64)[feasible],
         estimates=estimates,
         measured=len(points),
+        empty=float(_numbers(points, "empty-pairs").mean()),
         residual=float(np.median(np.where(np.isnan(residuals), np.inf, residuals))),
         smallest_weight=float(np.fmin.reduce(weights)),
     )
