@@ -18,7 +18,7 @@ test: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 test-slow: $(READY)
 	$(BIN)/pytest -m slow --ignore tests/deploy/test_faults.py
