@@ -24,7 +24,6 @@ from torch import Tensor
 
 from client_apps import fine_tuning, local
 from client_apps.frozen import Frozen
-from fedhet_app.submodel.classifier import classifier_of
 from fedhet_app.task import Task
 from fedhet_app.wire import Query, TrainReply, TrainRequest
 
@@ -56,7 +55,6 @@ def predict(task: Task, partition: int, query: Query) -> NDArray[np.float32]:
 def head(task: Task) -> Tensor:
     """Return which parameters are the classifier's, bool, shape ``(P,)``."""
     mask = torch.zeros(task.slicer.num_params(1.0), dtype=torch.bool, device=task.device)
-    layouts = task.slicer.layout(1.0), task.slicer.narrowest
-    for entry in classifier_of(*layouts, task.dataset.num_classes):
+    for entry in task.classifier:
         mask[entry.offset : entry.offset + entry.size] = True
     return mask

@@ -13,7 +13,6 @@ ROUTING_METHODS = ("feddrm", "fedspm", "fedgmm")
 VOTING_METHODS = ("fedavg-ft", "ditto", "ifca", "fedbabu", "fedem")
 """Methods whose clients predict with models of their own and nobody chooses between those."""
 PRIVATE_METHODS = ("fedavg", "fedprox")
-"""Methods whose servers average whole models, and nothing else."""
 """Methods that average whole models and send nothing else."""
 NATURAL_IMAGES = ("femnist", "fed-isic2019")
 """Sets of images that say whose each test example is."""

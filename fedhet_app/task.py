@@ -20,8 +20,9 @@ from fedhet_app.errors import FedhetError
 from fedhet_app.models import MODELS, ModelSpec, builder_for, check_logits, initial_module
 from fedhet_app.options import Scalar
 from fedhet_app.seeding import rng_for
+from fedhet_app.submodel.classifier import classifier_of
 from fedhet_app.submodel.flat import FlatModule
-from fedhet_app.submodel.layout import Layout, flatten
+from fedhet_app.submodel.layout import Entry, Layout, flatten
 from fedhet_app.submodel.slicing import Slicer
 from fedhet_app.task_data import Division, TaskData
 from fedhet_app.training import Examples, Images, Rows, Windows, keep_freed_memory
@@ -79,6 +80,12 @@ class Task:
     def slicer(self) -> Slicer:
         """Slices of the network by width."""
         return Slicer(self.builder, self.spec)
+
+    @cached_property
+    def classifier(self) -> tuple[Entry, ...]:
+        """Where the full network's classifier lies in its vector; empty where it has none."""
+        layouts = self.slicer.layout(1.0), self.slicer.narrowest
+        return classifier_of(*layouts, self.dataset.num_classes)
 
     @cached_property
     def train_examples(self) -> Examples:

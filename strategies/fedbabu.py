@@ -11,7 +11,6 @@ import numpy as np
 from flwr.app import Message
 
 from fedhet_app.errors import FedhetError
-from fedhet_app.submodel.classifier import classifier_of
 from fedhet_app.task import Task
 from fedhet_app.wire import Rejection, TrainReply
 from strategies import allocation
@@ -25,9 +24,8 @@ class FedBABU(Personal):
 
     def read(self, sent: Sent, reply: Message | None) -> TrainReply:
         """Return a reply that passes every check; its head is the one that was sent."""
-        read, slicer = super().read(sent, reply), self.task.slicer
-        layouts, classes = (slicer.layout(1.0), slicer.narrowest), self.task.dataset.num_classes
-        for entry in classifier_of(*layouts, classes):
+        read = super().read(sent, reply)
+        for entry in self.task.classifier:
             head = slice(entry.offset, entry.offset + entry.size)
             if not np.array_equal(read.vector[head], self.vector[head]):
                 raise Rejection(f"{entry.name} is not as it was sent, which FedBABU never trains")
@@ -40,8 +38,7 @@ def full_width(task: Task, caps: Widths) -> Fixed:
     Raises:
         FedhetError: It has none.
     """
-    layouts = task.slicer.layout(1.0), task.slicer.narrowest
-    if not classifier_of(*layouts, task.dataset.num_classes):
+    if not task.classifier:
         remedy = "no layer of the network has one row per class, which FedBABU's head must; add one"
         raise FedhetError("model", task.config.model, remedy)
     return allocation.full_width(task, caps)

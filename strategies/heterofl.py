@@ -18,7 +18,6 @@ import numpy as np
 
 from fedhet_app.errors import FedhetError
 from fedhet_app.submodel.aggregation import Update
-from fedhet_app.submodel.classifier import classifier_of
 from fedhet_app.task import Task
 from fedhet_app.wire import TrainReply
 from strategies.allocation import Fixed, Widths
@@ -69,5 +68,4 @@ class HeteroFL(SubmodelStrategy):
 
 
 def _classifier(task: Task) -> frozenset[str]:
-    layouts = task.slicer.layout(1.0), task.slicer.narrowest
-    return frozenset(entry.name for entry in classifier_of(*layouts, task.dataset.num_classes))
+    return frozenset(entry.name for entry in task.classifier)

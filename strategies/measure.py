@@ -8,7 +8,6 @@ from torch import Tensor
 
 from fedhet_app.evaluation import Evaluation, balanced, evaluate
 from fedhet_app.inference import as_it_predicts
-from fedhet_app.submodel.classifier import classifier_of
 from fedhet_app.task import Task
 
 
@@ -93,8 +92,7 @@ def stale(task: Task, vector: NDArray[np.float32], width: float) -> dict[str, fl
     outside = np.ones(slicer.size, dtype=bool)
     outside[slice(None) if (index := slicer.index(width)) is None else index] = False
     frozen = np.zeros_like(outside)
-    layouts = slicer.layout(1.0), slicer.narrowest
-    for entry in classifier_of(*layouts, task.dataset.num_classes):
+    for entry in task.classifier:
         frozen[entry.offset : entry.offset + entry.size] = True
     zeroed = np.where(frozen & outside, np.float32(0), vector)
     return {

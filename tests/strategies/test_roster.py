@@ -7,7 +7,7 @@ import pytest
 from flwr.app import Context, RecordDict
 from running import SpoiltGrid, outcome, tiny
 
-from fedhet_app import client_app
+from fedhet_app import client_app, wire
 from fedhet_app.results import RunReader, round_observer
 from fedhet_app.server_app import app as server_app
 
@@ -26,7 +26,7 @@ OPTIONS = {
 class Devices(SpoiltGrid):
     """Nodes that may leave and join; their states lie in folders by partition."""
 
-    mute = False
+    mute = away = False
 
     def __init__(self, config, folder):
         self.folder, self.config, self.looks, self.on_look = folder, config, 0, {}
@@ -45,9 +45,13 @@ class Devices(SpoiltGrid):
         return super().get_node_ids()
 
     def push_messages(self, messages):
+        messages = list(messages)
         pushed = super().push_messages(messages)
         if self.mute:
             self._replies.clear()
+        if self.away:  # once, as while Flower lists a node that has just been killed
+            self.away = False
+            self._replies = {m.metadata.message_id: wire.lost(m) for m in messages}
         return pushed
 
     def leave(self, partition=HURT):
@@ -167,6 +171,17 @@ def test_a_node_that_says_nothing_is_waited_for_once(tmp_path, caplog):
     assert replies(reader) == [3, 2, 2, 2]
     assert len(re.findall(r"\(\d+\) has not said in 0.5 s who it is", caplog.text)) == 1
     assert sum(row["seconds"] > 0.5 for row in reader.rounds[1:]) <= 1
+
+
+def test_a_node_that_is_away_when_it_is_asked_is_asked_again(tmp_path, caplog):
+    def replaced_by_one_that_is_away(grid):
+        replaced()(grid)
+        grid.away = True
+
+    reader = run_with(tmp_path, {2: replaced_by_one_that_is_away})
+    assert replies(reader) == [3, 3, 2, 3]
+    assert "cannot take part" not in caplog.text
+    assert f"client {HURT} is back, as another node" in caplog.text
 
 
 def all_leave(grid):
