@@ -1,6 +1,11 @@
+import os
+import sys
+import time
+
 import pytest
 from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
+from ray import cloudpickle
 from running import model_bytes, outcome, run, tiny
 
 from fedhet_app import engine
@@ -73,6 +78,47 @@ def test_what_a_client_raises_comes_back_as_an_error():
     assert [reply.has_error() for reply in replies] == [True, True]
     assert replies[0].error.code == 2
     assert "disk full" in replies[0].error.reason
+
+
+def app_of_many_ends():
+    app = echo_or_fail_app()
+
+    @app.query("die")
+    def die(message, context):
+        os._exit(1)
+
+    @app.query("sleep")
+    def sleep(message, context):
+        time.sleep(3)
+        return Message(message.content, reply_to=message)
+
+    return app
+
+
+@pytest.mark.slow
+def test_ray_goes_on_after_a_client_that_raises_dies_or_is_late():
+    here = sys.modules[__name__]
+    cloudpickle.register_pickle_by_value(here)  # Ray's processes could not import it
+    one = {"num_cpus": 1, "num_gpus": 0}
+    grid = engine.RayGrid({}, engine.virtual_nodes(3), one, app_of_many_ends)
+    nodes = list(grid.get_node_ids())
+    try:
+        (failed,) = grid.send_and_receive(sent(grid, "train", nodes[:1]))
+        assert "disk full" in failed.error.reason
+        dying = sent(grid, "query.die", nodes[:1]) + sent(grid, "query.echo", nodes[1:])
+        replies = {each.metadata.src_node_id: each for each in grid.send_and_receive(dying)}
+        assert "died" in replies[nodes[0]].error.reason
+        assert not any(replies[node].has_error() for node in nodes[1:])
+        late = sent(grid, "query.sleep", nodes[:1])
+        assert list(grid.send_and_receive(late, timeout=0.5)) == []
+        every = sent(grid, "query.echo", nodes)
+        replies = list(grid.send_and_receive(every))
+        asked = {message.metadata.message_id for message in every}
+        assert {reply.metadata.reply_to_message_id for reply in replies} == asked
+        assert not any(reply.has_error() for reply in replies)
+    finally:
+        grid.close()
+        cloudpickle.unregister_pickle_by_value(here)
 
 
 def test_node_ids_are_new_in_every_run():

@@ -28,11 +28,12 @@ def descendants() -> list[psutil.Process]:
     return psutil.Process().children(recursive=True)
 
 
-def kill(processes: Iterable[psutil.Process]) -> None:
-    """Kill those of the processes that are still there."""
+def kill(processes: Iterable[psutil.Process], name: str = "") -> None:
+    """Kill those of the processes that are still there and whose names start with ``name``."""
     for process in processes:
         with suppress(psutil.NoSuchProcess):
-            process.kill()
+            if process.name().startswith(name):
+                process.kill()
 
 
 def end_late(processes: Iterable[psutil.Process]) -> None:
