@@ -14,18 +14,19 @@ METHODS = {
     "fedem": {"fedem__components": 2},
     "fedgmm": {"fedgmm__gaussians": 2, "fedgmm__components": 2, "fedgmm__dimensions": 4},
     "fedspm": {},
+    "fedspm-cx": {"strategy": "fedspm", "fedspm__encoders": "per-component"},
     "scaffold": {"momentum": 0.0, "weight_decay": 0.0, "lr_schedule": "exponential"},
 }
-TWO_EXCHANGES = ("feddrm", "fedspm")
+TWO_EXCHANGES = ("feddrm", "fedspm", "fedspm-cx")
 FAST = ("fedspm", "scaffold")
 EVERY_METHOD = pytest.mark.parametrize(
-    "strategy",
+    "method",
     [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in METHODS],
 )
 
 
-def options_of(strategy):
-    return {**MIXTURE, "strategy": strategy, **METHODS[strategy]}
+def options_of(method):
+    return {**MIXTURE, "strategy": method, **METHODS[method]}
 
 
 def message_round(message):
@@ -69,24 +70,24 @@ class Devices:
 
 
 @EVERY_METHOD
-def test_a_node_that_is_started_again_goes_on_with_its_state(strategy, tmp_path):
+def test_a_node_that_is_started_again_goes_on_with_its_state(method, tmp_path):
     """Before every message, which is also between the two exchanges of a round."""
     steady, restarted = Devices(tmp_path / "a"), Devices(tmp_path / "b", restarts=True)
-    options = options_of(strategy)
+    options = options_of(method)
     expected = outcome(steady.run(tmp_path / "steady", **options))
     assert outcome(restarted.run(tmp_path / "restarted", **options)) == expected
     assert len(restarted.files(HURT)) in (1, 2)
 
 
 @EVERY_METHOD
-def test_work_whose_reply_is_not_used_is_as_if_never_done(strategy, tmp_path):
+def test_work_whose_reply_is_not_used_is_as_if_never_done(method, tmp_path):
     """The last exchange of round 2 is done and dropped, or never reaches the client."""
     results = []
     for done in (True, False):
 
         def spoil(partition, message, answer, done=done):
             last = message.metadata.message_type.endswith(
-                "m_step" if strategy in TWO_EXCHANGES else "train"
+                "m_step" if method in TWO_EXCHANGES else "train"
             )
             if (partition, message_round(message)) != (HURT, 2) or not last:
                 return answer()
@@ -95,7 +96,7 @@ def test_work_whose_reply_is_not_used_is_as_if_never_done(strategy, tmp_path):
             return None
 
         devices = Devices(tmp_path / f"devices-{done}")
-        reader = devices.run(tmp_path / f"run-{done}", spoil, **options_of(strategy))
+        reader = devices.run(tmp_path / f"run-{done}", spoil, **options_of(method))
         assert [row["replies"] for row in reader.rounds] == [4, 3, 4]
         results.append(outcome(reader))
     assert results[0] == results[1]
@@ -108,7 +109,7 @@ def damage(file):
 
 
 @EVERY_METHOD
-def test_a_damaged_state_is_reported_every_round_and_the_run_goes_on(strategy, tmp_path, caplog):
+def test_a_damaged_state_is_reported_every_round_and_the_run_goes_on(method, tmp_path, caplog):
     devices = Devices(tmp_path / "devices")
 
     def spoil(partition, message, answer):
@@ -117,7 +118,7 @@ def test_a_damaged_state_is_reported_every_round_and_the_run_goes_on(strategy, t
             damage(file)
         return answer()
 
-    reader = devices.run(tmp_path / "run", spoil, **options_of(strategy))
+    reader = devices.run(tmp_path / "run", spoil, **options_of(method))
     assert reader.summary["status"] == "completed"
     assert [row["replies"] for row in reader.rounds] == [4, 3, 3]
     second, third = (row["rejected"] for row in reader.rounds[1:])
@@ -131,8 +132,8 @@ def test_a_damaged_state_is_reported_every_round_and_the_run_goes_on(strategy, t
     assert f"round 2: client {HURT} dropped: error 2" in caplog.text
 
 
-@pytest.mark.parametrize("strategy", ["ditto", "fedspm"])
-def test_a_node_may_be_told_to_begin_anew(strategy, tmp_path):
+@pytest.mark.parametrize("method", ["ditto", "fedspm"])
+def test_a_node_may_be_told_to_begin_anew(method, tmp_path):
     """From the round after the loss on it is used again."""
     devices = Devices(tmp_path / "devices", **{"new-state": True})
 
@@ -141,7 +142,7 @@ def test_a_node_may_be_told_to_begin_anew(strategy, tmp_path):
             damage(devices.files(HURT)[0])
         return answer()
 
-    reader = devices.run(tmp_path / "run", spoil, **options_of(strategy))
+    reader = devices.run(tmp_path / "run", spoil, **options_of(method))
     assert [row["replies"] for row in reader.rounds] == [4, 3, 4]
     assert [file.name for file in devices.files(HURT)] == ["round-3.safetensors"]
 
@@ -154,16 +155,16 @@ def test_scaffolds_nodes_may_not_begin_anew(tmp_path):
 
 
 @EVERY_METHOD
-def test_a_server_stopped_between_exchanges_resumes_bit_for_bit(strategy, tmp_path):
+def test_a_server_stopped_between_exchanges_resumes_bit_for_bit(method, tmp_path):
     """In the last exchange of round 3, when two clients have saved what will never count."""
-    options = options_of(strategy)
+    options = options_of(method)
     expected = outcome(Devices(tmp_path / "a").run(tmp_path / "unbroken", **options))
     devices, done = Devices(tmp_path / "b"), []
 
     def stop(partition, message, answer):
         if message_round(message) == 3:
             exchange = message.metadata.message_type
-            last = exchange.endswith("m_step" if strategy in TWO_EXCHANGES else "train")
+            last = exchange.endswith("m_step" if method in TWO_EXCHANGES else "train")
             if last and len(done) == 2:
                 raise KeyboardInterrupt
             done.extend([partition] * last)

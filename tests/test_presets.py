@@ -17,7 +17,7 @@ OF_PAPER_B = {
     "fed-isic2019": "paper-b-isic",
 }
 METHODS = {"fedavg", "fedprox", "fedavg-ft", "ditto", "ifca", "fedbabu", "fedem", "fedgmm"}
-METHODS |= {"feddrm", "fedspm"}
+METHODS |= {"feddrm", "fedspm", "fedspm-cx"}
 PAIRS = [
     *((folder, f"{suite}-cpu", "") for folder, suite in OF_PAPER_B.items()),
     *((folder, suite, "-paper") for folder, suite in OF_PAPER_B.items()),
@@ -34,7 +34,7 @@ def name_of(path):
 @pytest.mark.parametrize("preset", PRESETS, ids=name_of)
 def test_a_preset_is_a_configuration_of_its_method_and_says_what_it_yields(preset):
     config = parse(load_toml(preset))
-    assert config.strategy == preset.stem.removesuffix("-paper")
+    assert config.strategy == preset.stem.removesuffix("-paper").removesuffix("-cx")
     heading, *_ = preset.read_text().splitlines()
     assert heading.startswith("# ")
     assert f"fedhet run configs/{name_of(preset)}" in preset.read_text()
