@@ -161,6 +161,11 @@ class Service:
 class Node(Service):
     """A SuperNode; ``join`` waits until the SuperLink has taken it in."""
 
+    @property
+    def node_id(self):
+        """What it said of its id when it was taken in."""
+        return self.said().partition(ACTIVATED)[2].split()[0]
+
     def join(self, patience=RESTART_PATIENCE):
         """Start, again and again while the SuperLink still counts the node as online."""
         give_up = time.monotonic() + patience
@@ -221,6 +226,9 @@ class Federation:
 
     def flwr(self, *arguments):
         """Run ``flwr`` as a user does and return what it prints."""
+        return self._finished(*arguments).stdout
+
+    def _finished(self, *arguments):
         done = subprocess.run(
             [BIN / "flwr", *map(str, arguments)],
             cwd=self.user,
@@ -231,7 +239,7 @@ class Federation:
             timeout=300,
         )
         assert done.returncode == 0, shlex.join(map(str, arguments)) + done.stdout + done.stderr
-        return done.stdout
+        return done
 
     def call(self, *arguments):
         """Run ``flwr`` and return what it answers with ``--format json``."""
@@ -271,6 +279,11 @@ class Federation:
             return found if found and found[-1]["round"] >= number else None
 
         return wait_until(rows, patience, f"round {number} in {directory}")
+
+    def log(self, run_id):
+        """Return what ``flwr log`` shows of a run."""
+        done = self._finished("log", run_id, CONNECTION, "--show")
+        return done.stdout + done.stderr
 
     def register(self, public_key):
         """Admit a node by its public key and return its id."""

@@ -6,7 +6,6 @@ disks: any version that is lost, or counts where it should not, shows in that su
 
 import json
 import os
-import subprocess
 import time
 from datetime import date
 from pathlib import Path
@@ -15,12 +14,12 @@ import numpy as np
 import PIL.Image
 import pytest
 from federation import (
-    BIN,
     CLIENT_APP,
     CONNECTION,
     SERVER_APP,
     add_node,
     federation,
+    make_credentials,
     wait_until,
 )
 from hurt import PATIENCE, HurtApp
@@ -163,21 +162,7 @@ class Run:
 
     def said(self):
         """Return what the ServerApp has said, as a user reads it."""
-        return log_of(self.devices, self.id)
-
-
-def log_of(devices, run_id):
-    """Return what ``flwr log`` shows of a run."""
-    done = subprocess.run(
-        [BIN / "flwr", "log", run_id, CONNECTION, "--show"],
-        cwd=devices.user,
-        env={**devices.environment, "FLWR_HOME": str(devices.user)},
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    return done.stdout + done.stderr
+        return self.devices.log(self.id)
 
 
 def replies(reader):
@@ -359,6 +344,30 @@ def test_the_server_app_killed_and_the_run_resumed(devices, app, tmp_path, table
     )
 
 
+def test_the_superlink_killed_and_started_again(devices, app, tmp_path, table):
+    """With all that it has started, as when its machine goes down."""
+    run_of = Run(devices, app, tmp_path / "run", **{"num-server-rounds": 4})
+    app.ask(HURT, 2, "sleep 20")
+    run_of.submit().until_training(2)
+    devices.superlink.end()
+    run_of.fault()
+    devices.superlink.start()
+    devices.wait_for_superlink()
+    run_of.end("failed")
+    resumed = Run(devices, app, run_of.directory, **{"num-server-rounds": 4, "resume": True})
+    reader = resumed.submit().end()
+    seconds = f"{time.monotonic() - run_of._hurt_at:.0f}"
+    assert replies(reader) == [3, 3, 3, 3]
+    assert_states_count(reader, devices.folder)
+    table(
+        "the SuperLink and its ServerApp are killed (-9) and started again on their database",
+        "-",
+        "the devices find it again; the run has failed, and goes on with `resume=true`",
+        "nothing (the round is done again)",
+        f"{seconds} to the end of the run",
+    )
+
+
 def test_a_run_submitted_when_a_node_was_just_killed(devices, app, tmp_path, table):
     """Flower still lists the dead node: the run starts with the one that has its partition."""
     devices.nodes[HURT].kill()
@@ -446,6 +455,35 @@ def test_nodes_that_are_too_few_come_late_or_have_one_partition(app, tmp_path, t
         assert told in two.said()
         assert not two.directory.exists()
         table("two nodes have one partition", "-", f"the run ends: `{told}`", "-", seconds)
+
+
+def test_a_key_rotated_in_the_middle_of_a_run(app, tmp_path, table):
+    folder = tmp_path / "devices"
+    with federation(folder, configs(folder), secure=True) as devices:
+        run_of = Run(devices, app, tmp_path / "run", **{"num-server-rounds": 4})
+        app.ask(HURT, 2, "sleep 20")
+        run_of.submit().until_training(2)
+        old = devices.nodes[HURT]
+        old.terminate()
+        run_of.fault()
+        devices.call("supernode", "unregister", old.node_id, CONNECTION)
+        make_credentials(folder / "credentials", [], ["rotated"])
+        devices.register(folder / "credentials" / "rotated.pub")
+        key = folder / "credentials" / "rotated"
+        add_node(devices, "rotated", configs(folder)[HURT], key).join()
+        row, seconds = run_of.row(2)
+        reader = run_of.end()
+        assert replies(reader)[0] == replies(reader)[-1] == 3
+        assert f"client {HURT} is back, as another node" in run_of.said()
+        assert_states_count(reader, folder)
+        table(
+            "a SuperNode's key is unregistered, and it is started again with a new one",
+            f"`{reason(row)}`",
+            "another node to Flower; its partition says which client it is, and it goes on with "
+            "the state in its state-dir",
+            "its work until it is back",
+            seconds,
+        )
 
 
 def test_a_node_with_a_key_killed_and_a_second_with_the_same_key(app, tmp_path, table):
