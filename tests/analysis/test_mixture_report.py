@@ -273,6 +273,22 @@ def test_impact_of_components_is_a_line_for_each_choice_of_encoders(tmp_path):
     np.testing.assert_allclose(average["1x"], [[1, 60], [2, 70], [3, 80]])
 
 
+def test_one_component_is_feddrm_where_that_has_more_seeds(tmp_path):
+    one, two = ({"strategy": "fedspm", "fedspm__components": c} for c in (1, 2))
+    for name, seed, options in (
+        ("one42", 42, one),
+        ("drm42", 42, {"strategy": "feddrm"}),
+        ("two42", 42, two),
+        ("two43", 43, two),
+    ):
+        write_dual(tmp_path / name, seed=seed, **options)
+    before = plots.component_lines(section_of(tmp_path))["1x"]
+    write_dual(tmp_path / "drm43", seed=43, strategy="feddrm")
+    after = plots.component_lines(section_of(tmp_path))["1x"]
+    assert before[2] == after[2]
+    assert (after[1], before[1] != after[1]) == ("feddrm", True)
+
+
 def test_lines_of_two_regimes_are_named_by_what_differs(tmp_path):
     for norm in ("none", "ln-relu"):
         for count in (1, 2):

@@ -75,7 +75,8 @@ def component_lines(section: Section) -> dict[str, dict[int, str]]:
     """Return labels by C, under a name for each choice of encoders and of other settings.
 
     The name says in which settings a line differs from the first. FedDRM of the same settings is
-    one component, of either choice of encoders. A line has at least two numbers of components.
+    one component, of either choice of encoders, unless FedSPM with one has as many seeds. A line
+    has at least two numbers of components.
     Identical ones are one, whatever their number, and are left out.
     """
     found: dict[tuple[Setting, str], dict[int, str]] = {}
@@ -90,14 +91,18 @@ def component_lines(section: Section) -> dict[str, dict[int, str]]:
         if config["strategy"] == "feddrm":
             shared = _without(task_settings(config), ())
             for (setting, _), own in found.items():
-                if shared <= setting:
-                    own.setdefault(1, label)
+                if shared <= setting and _seeds(section, label) > _seeds(section, own.get(1)):
+                    own[1] = label
     lines = {key: own for key, own in found.items() if len(own) > 1}
     first = next((setting for setting, _ in lines), frozenset())
     return {
         " ".join([_ENCODERS[encoders], *(f"{k}={v}" for k, v in sorted(setting - first))]): own
         for (setting, encoders), own in lines.items()
     }
+
+
+def _seeds(section: Section, label: str | None) -> int:
+    return len(section.of(label)) if label else 0
 
 
 def _without(config: Mapping[str, Any], keys: Sequence[str]) -> Setting:
