@@ -21,7 +21,7 @@ test: $(READY)
 	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 test-slow: $(READY)
-	$(BIN)/pytest -m slow --ignore tests/deploy/test_faults.py --ignore tests/deploy/test_own_data.py
+	$(BIN)/pytest -m slow --ignore tests/deploy/test_faults.py --ignore tests/deploy/test_devices.py
 
 fab: $(READY)
 	$(BIN)/flwr build
