@@ -8,7 +8,7 @@ client, on so much of the data that every client still fills a batch. The two gi
 
 - step: seconds of one local step of one client, of all models that the method trains in it;
 - pass: milliseconds per training example of what a round does beside its steps (E-step, choice of a
-  cluster, density ratio block), the least of both runs;
+  cluster, density ratio block);
 - measuring: seconds of one evaluation, fine-tuning included, scaled to the whole data;
 - MiB: peak resident memory of the longer run.
 
@@ -54,16 +54,13 @@ def measure(preset: Path) -> Row:
         raise RuntimeError(f"{preset}: a client with {min(clients)} examples fills no batch")
     steps = len(clients) * (LONG - SHORT)
     step = (two["seconds-training"] - one["seconds-training"]) / steps
-    beside = min(
-        row["seconds-training"] - len(clients) * count * step
-        for row, count in ((one, SHORT), (two, LONG))
-    )
+    beside = one["seconds-training"] - len(clients) * SHORT * step
     per_example = max(beside, 0.0) / sum(clients)
     measuring = two["seconds-evaluation"] * examples / sum(clients)
     evaluations = whole.num_server_rounds // whole.evaluate_every
     a_round = whole.num_clients * whole.local_steps * step + examples * per_example
     return {
-        "preset": preset.relative_to(CONFIGS).as_posix(),
+        "preset": _name(preset),
         "examples": examples,
         "step": step,
         "pass": 1000 * per_example,
@@ -71,6 +68,10 @@ def measure(preset: Path) -> Row:
         "mib": mib,
         "hours": (whole.num_server_rounds * a_round + evaluations * measuring) / 3600,
     }
+
+
+def _name(preset: Path) -> str:
+    return f"{preset.parent.name}/{preset.name}"
 
 
 def _examples(config: Config) -> int:
@@ -109,8 +110,8 @@ def main() -> None:
     if arguments.json and arguments.json.exists():
         rows = json.loads(arguments.json.read_text())
     known = {row["preset"] for row in rows}
-    for preset in (path.resolve() for path in presets):
-        if preset.relative_to(CONFIGS).as_posix() in known:
+    for preset in presets:
+        if _name(preset) in known:
             continue
         rows.append(measure(preset))
         if arguments.json:
