@@ -2,25 +2,28 @@
 
     python benchmarks/paper_size.py [PRESET...] [--json FILE]
 
-PRESET is a `configs/*/*-paper.toml` (default: all of Paper B). Each runs in a fresh process on the
-in-process engine with one torch thread, for one round of two and one of four local steps per
-client, on so much of the data that every client still fills a batch. The two give
+PRESET is a `configs/*/*-paper.toml` (default: all of Paper B). Each runs three times for one round
+in a fresh process, on the in-process engine with one torch thread: one local step per client on
+three batches of examples per client, two steps on those, and one step on nine batches. They give
 
 - step: seconds of one local step of one client, of all models that the method trains in it;
 - pass: milliseconds per training example of what a round does beside its steps (E-step, choice of a
   cluster, density ratio block);
 - measuring: seconds of one evaluation, fine-tuning included, scaled to the whole data;
-- MiB: peak resident memory of the longer run.
+- MiB: peak resident memory of the run of two steps.
 
-Hours are of a whole run on one core: rounds x (clients x local steps x step + examples x pass) and
-its evaluations. Examples are those of the data set as it lies here. Prints markdown; `--json FILE`
-keeps what is measured, and a later call goes on from there. Close whatever else uses the CPUs.
+The first client of each run, which pays for what a process does once, is not counted. Hours are of
+a whole run on one core: rounds x (clients x (rest + local steps x step) + examples x pass) and its
+evaluations, where rest is what neither more steps nor more examples lengthen. Examples are those of
+the data set as it lies here. Prints markdown; `--json FILE` keeps what is measured, and a later
+call goes on from there. Close whatever else uses the CPUs.
 """
 
 import argparse
 import json
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,35 +40,36 @@ Row = dict[str, Any]
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 FOLDERS = ("fashion-mnist-dual", "cifar10-dual", "cifar100-20-dual", "fed-isic2019")
-SHORT, LONG = 2, 4
-BATCHES = 3
+FEW, MANY = 3, 9
 """Batches of training examples that a client has on average: enough that each fills one."""
 
 
 def measure(preset: Path) -> Row:
-    """Return what two short runs of a preset take, and what follows for the whole run."""
+    """Return what three short runs of a preset take, and what follows for the whole run."""
     values = load_toml(preset)
     whole = parse(values)
-    examples = _examples(whole)
-    pool = _pool(whole)
-    one, _, _ = _run(preset, {**pool, "local-steps": SHORT})
-    two, clients, mib = _run(preset, {**pool, "local-steps": LONG})
-    if min(clients) < whole.batch_size:
-        raise RuntimeError(f"{preset}: a client with {min(clients)} examples fills no batch")
-    steps = len(clients) * (LONG - SHORT)
-    step = (two["seconds-training"] - one["seconds-training"]) / steps
-    beside = one["seconds-training"] - len(clients) * SHORT * step
-    per_example = max(beside, 0.0) / sum(clients)
-    measuring = two["seconds-evaluation"] * examples / sum(clients)
+    examples = sum(Task(whole).partition.sizes)
+    one = _run(preset, {**_pool(whole, FEW), "local-steps": 1})
+    two = _run(preset, {**_pool(whole, FEW), "local-steps": 2})
+    large = _run(preset, {**_pool(whole, MANY), "local-steps": 1})
+    if one.fewest < whole.batch_size:
+        raise RuntimeError(f"{preset}: a client with {one.fewest} examples fills no batch")
+    step = (two.seconds - one.seconds) / one.clients
+    per_example = max(large.seconds - one.seconds, 0.0) / (large.examples - one.examples)
+    rest = max(one.seconds - one.examples * per_example - one.clients * step, 0.0) / one.clients
+    measuring = large.measuring * examples / large.pool
     evaluations = whole.num_server_rounds // whole.evaluate_every
-    a_round = whole.num_clients * whole.local_steps * step + examples * per_example
+    a_client = rest + whole.local_steps * step
+    a_round = whole.num_clients * a_client + examples * per_example
     return {
         "preset": _name(preset),
         "examples": examples,
         "step": step,
         "pass": 1000 * per_example,
+        "rest": rest,
         "measuring": measuring,
-        "mib": mib,
+        "mib": two.mib,
+        "round": a_round,
         "hours": (whole.num_server_rounds * a_round + evaluations * measuring) / 3600,
     }
 
@@ -74,33 +78,58 @@ def _name(preset: Path) -> str:
     return f"{preset.parent.name}/{preset.name}"
 
 
-def _examples(config: Config) -> int:
-    return int(sum(Task(config).partition.sizes))
-
-
-def _pool(config: Config) -> Mapping[str, Scalar]:
-    """Return the options that leave each client a few batches."""
-    wanted = BATCHES * config.batch_size * config.num_clients
+def _pool(config: Config, batches: int) -> Mapping[str, Scalar]:
+    """Return the options that leave each client that many batches."""
+    wanted = batches * config.batch_size * config.num_clients
     if config.partition == "dual":
         return {"dual.examples": wanted}
     return {"max-train-examples": wanted}
 
 
-def _run(preset: Path, values: Mapping[str, Scalar]) -> tuple[Row, list[int], float]:
-    """Run one round; return its row, its clients' numbers of examples, and peak memory in MiB."""
+@dataclass(frozen=True)
+class Short:
+    """One round: of all clients but the first, and of the whole process."""
+
+    clients: int
+    examples: int
+    seconds: float
+    fewest: int
+    pool: int
+    measuring: float
+    mib: float
+
+
+def _run(preset: Path, values: Mapping[str, Scalar]) -> Short:
     own = {"num-server-rounds": 1, "checkpoint-every": 0, "device": "cpu", **values}
     with tempfile.TemporaryDirectory() as folder:
         arguments = ["--engine", "inline", "--results", folder, "--set", as_pairs(own)]
         finished = finish(python("-m", "fedhet_app.cli", "run", str(preset), *arguments))
         reader = RunReader(Path(folder))
         (row,) = reader.rounds
-        return row, [client["examples"] for client in reader.clients], finished.main_mib
+        first, *others = sorted(reader.clients, key=lambda client: client["partition"])
+    examples = [client["examples"] for client in others]
+    return Short(
+        clients=len(others),
+        examples=sum(examples),
+        seconds=sum(client["seconds"] + client.get("seconds-e-step", 0.0) for client in others),
+        fewest=min(first["examples"], *examples),
+        pool=first["examples"] + sum(examples),
+        measuring=row["seconds-evaluation"],
+        mib=finished.main_mib,
+    )
+
+
+def _preset(text: str) -> Path:
+    path = Path(text)
+    if not path.is_file():
+        raise argparse.ArgumentTypeError(f"no such preset: {text}")
+    return path
 
 
 def main() -> None:
     """Measure, and print a row for each preset."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("presets", nargs="*", type=Path)
+    parser.add_argument("presets", nargs="*", type=_preset)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     presets = arguments.presets or [
@@ -116,12 +145,13 @@ def main() -> None:
         rows.append(measure(preset))
         if arguments.json:
             arguments.json.write_text(json.dumps(rows, indent=1))
-    print("| preset | examples | step (s) | pass (ms) | measuring (s) | MiB | hours |")
-    print("|---|---|---|---|---|---|---|")
+    print("| preset | examples | step (s) | pass (ms) | round (s) | measuring (s) | MiB | hours |")
+    print("|---|---|---|---|---|---|---|---|")
     for row in rows:
         print(
-            f"| {row['preset']} | {row['examples']} | {row['step']:.2f} | {row['pass']:.1f} "
-            f"| {row['measuring']:.0f} | {row['mib']:.0f} | {row['hours']:.1f} |"
+            f"| {row['preset']} | {row['examples']} | {row['step']:.2f} | {row['pass']:.2f} "
+            f"| {row['round']:.0f} | {row['measuring']:.0f} | {row['mib']:.0f} "
+            f"| {row['hours']:.1f} |"
         )
 
 
