@@ -96,12 +96,29 @@ def test_a_damaged_partition_says_what_to_delete(own_cache):
         cached_partition("f", np.zeros(8, dtype=np.int64), **OPTIONS)
 
 
+def run_script(text):
+    return subprocess.run(
+        [sys.executable, "-c", text],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+ONE_OF_MANY = """
+import fedhet_app.data
+dataset = fedhet_app.data.load_dataset("digits")
+print(dataset.fingerprint, dataset.train.inputs.sum())
+"""
+
+
 def test_many_at_once_read_the_same(own_cache):
     with ThreadPoolExecutor(4) as pool:
-        datasets = list(pool.map(load_dataset, ["digits"] * 8))
-    assert len({dataset.fingerprint for dataset in datasets}) == 1
-    for dataset in datasets:
-        np.testing.assert_array_equal(dataset.train.inputs, datasets[0].train.inputs)
+        done = list(pool.map(run_script, [ONE_OF_MANY] * 4))
+    assert [one.returncode for one in done] == [0] * 4, [one.stderr for one in done]
+    dataset = load_dataset("digits")
+    assert {one.stdout for one in done} == {f"{dataset.fingerprint} {dataset.train.inputs.sum()}\n"}
     assert len(entries(own_cache, "datasets")) == 1
 
 
@@ -130,12 +147,6 @@ def test_a_worker_with_a_warm_cache_imports_no_reader():
     dataset = load_dataset("digits")
     options = {**OPTIONS, "kind": "dirichlet", "num_clients": 3, "seed": 5}
     partition = cached_partition(dataset.fingerprint, dataset.train.labels, **options)
-    done = subprocess.run(
-        [sys.executable, "-c", WORKER],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_script(WORKER)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [dataset.fingerprint, partition.fingerprint]
