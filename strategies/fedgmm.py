@@ -15,7 +15,7 @@ Deviations, beside those of `client_apps.fedgmm` and `mixture.gaussian`:
        loss that would train an encoder.
     2. Classifiers, Gaussians and moments are of the clients whose replies count in a round; a
        client that is not sampled keeps its last N_ia for routing, at first n_i / A.
-    3. In a round whose survey has too few replies classifiers are trained and Gaussians are not;
+    3. In a round whose survey has too few replies, or finds constant features, classifiers are trained and Gaussians are not;
        the next round asks again.
 """
 
@@ -165,8 +165,8 @@ class FedGMM(MultiModel):
         shared, options = self.model.split(self.vector), self.config.fedgmm
         if not shared.projection.axes.any():  # one point would make all Gaussians one, for good
             LOG.warning(
-                "round %d: the survey of features had too few replies; Gaussians stay as they are "
-                "until one has",
+                "round %d: the survey of features had too few replies, or found them constant; "
+                "Gaussians stay as they are until one does better",
                 self.round.number,
             )
             return means(self.round.clients, self._names)
@@ -175,7 +175,15 @@ class FedGMM(MultiModel):
             self.tau[sent.partition] = self._moments(reply)[:, 0, 0]
         sums = np.sum([self._moments(reply) for _, reply in accepted], axis=0)
         diagonal = options.covariance == "diagonal"
-        after = m_step(sums, shared.gaussians, epsilon=options.epsilon, diagonal=diagonal)
+        after, unusable = m_step(sums, shared.gaussians, epsilon=options.epsilon, diagonal=diagonal)
+        for a in unusable:
+            LOG.warning(
+                "round %d: the covariance of Gaussian %d is not positive definite with "
+                "fedgmm.epsilon = %s: it stays as it was; raise epsilon",
+                self.round.number,
+                a,
+                options.epsilon,
+            )
         self.renew(replace(shared, gaussians=after).vector())
         return means(self.round.clients, self._names)
 

@@ -24,8 +24,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhet_app.errors import FedhetError
-
 Values = NDArray[np.float64]
 
 SMALLEST_VARIANCE = 1e-6
@@ -73,11 +71,11 @@ def could_be_moments(sums: Values) -> bool:
     Args:
         sums: Shape ``(A, d + 1, d + 1)``.
     """
-    scale = np.trace(sums, axis1=1, axis2=2)
-    allowed = _ROUNDING * np.abs(scale) + _SMALLEST_FLOAT
-    skew = np.abs(sums - sums.swapaxes(1, 2)).max(axis=(1, 2))
-    smallest = np.linalg.eigvalsh(sums)[:, 0]
-    return bool(((skew <= allowed) & (smallest >= -allowed)).all())
+    scales = np.sqrt(np.maximum(sums.diagonal(axis1=1, axis2=2), _SMALLEST_FLOAT))
+    sums = sums / (scales[:, :, None] * scales[:, None, :])  # of one feature nothing hides another
+    skew = np.abs(sums - sums.swapaxes(1, 2)).max()
+    smallest = np.linalg.eigvalsh(sums).min()
+    return bool(skew <= _ROUNDING and smallest >= -_ROUNDING * sums.shape[1])
 
 
 def principal_axes(sums: Values, dimensions: int) -> Projection:
@@ -98,17 +96,18 @@ def principal_axes(sums: Values, dimensions: int) -> Projection:
     return Projection(center=center, axes=axes * scales[:, None])
 
 
-def m_step(sums: Values, before: Gaussians, *, epsilon: float, diagonal: bool) -> Gaussians:
-    """Return the Gaussians of the pooled examples.
+def m_step(
+    sums: Values, before: Gaussians, *, epsilon: float, diagonal: bool
+) -> tuple[Gaussians, list[int]]:
+    """Return the Gaussians of the pooled examples, and which of them stay as they were.
+
+    A Gaussian stays whose covariance is not finite, or not positive definite even with epsilon.
 
     Args:
         sums: Moments of all clients together, shape ``(A, d + 1, d + 1)``.
         before: Where a Gaussian without examples stays.
         epsilon: Added to the diagonal of every covariance.
         diagonal: Whether covariances keep their diagonal alone.
-
-    Raises:
-        FedhetError: A covariance is not positive definite even with epsilon.
     """
     dimensions = before.means.shape[1]
     means, covariances = before.means.copy(), np.empty_like(before.covariances)
@@ -120,14 +119,19 @@ def m_step(sums: Values, before: Gaussians, *, epsilon: float, diagonal: bool) -
     if diagonal:
         covariances *= np.eye(dimensions)
     covariances += epsilon * np.eye(dimensions)
+    unusable = [a for a, each in enumerate(covariances) if not _is_usable(each)]
+    means[unusable], covariances[unusable] = before.means[unusable], before.covariances[unusable]
+    return Gaussians(means=means, covariances=covariances), unusable
+
+
+def _is_usable(covariance: Values) -> bool:
     # Single precision is what travels, so that is what must be positive definite.
-    for a, covariance in enumerate(covariances.astype(np.float32).astype(np.float64)):
-        try:
-            np.linalg.cholesky(covariance)
-        except np.linalg.LinAlgError as error:
-            remedy = f"the covariance of Gaussian {a} is not positive definite with it; raise it"
-            raise FedhetError("fedgmm.epsilon", epsilon, remedy) from error
-    return Gaussians(means=means, covariances=covariances)
+    with np.errstate(over="ignore"):
+        covariance = covariance.astype(np.float32).astype(np.float64)
+    try:
+        return bool(np.isfinite(np.linalg.cholesky(covariance)).all())
+    except np.linalg.LinAlgError:
+        return False
 
 
 def _mean_and_covariance(sums: Values) -> tuple[Values, Values]:

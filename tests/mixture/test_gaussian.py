@@ -14,7 +14,6 @@ from sklearn.decomposition import PCA
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
-from fedhet_app.errors import FedhetError
 from fedhet_app.mixture.gaussian import (
     Gaussians,
     could_be_moments,
@@ -91,7 +90,7 @@ def test_a_federated_step_is_scikit_learns_on_pooled_data(covariance):
         pooled.fit(z)
     densities = log_densities(torch.tensor(z), before)
     q = joint_posterior(torch.tensor(pi).log()[:, None], densities)[..., 0]
-    after = m_step(
+    after, _ = m_step(
         federated_sums(z, q.numpy()), before, epsilon=0.1, diagonal=covariance == "diagonal"
     )
     np.testing.assert_allclose(q.mean(dim=0), pooled.weights_, rtol=1e-9)
@@ -109,7 +108,7 @@ def test_clients_that_lie_apart_widen_the_covariance():
     ones = torch.ones(2, 1)
     sums = sum(moments(torch.tensor(z[i : i + 2]), ones).numpy() for i in (0, 2))
     before = Gaussians(means=np.array([[7.0]]), covariances=np.ones((1, 1, 1)))
-    after = m_step(sums, before, epsilon=0.5, diagonal=False)
+    after, _ = m_step(sums, before, epsilon=0.5, diagonal=False)
     assert after.means.tolist() == [[0.0]]
     assert after.covariances.tolist() == [[[9.5]]]
 
@@ -167,7 +166,7 @@ def test_a_gaussian_that_nobody_uses_keeps_its_mean_and_takes_the_covariance_of_
     z, before = features(rng), mixture(rng)
     q = np.zeros((len(z), 3))
     q[:, 0], q[:3, 0], q[:3, 2] = 1, 0, 1  # Gaussian 2 has 3 examples, fewer than d + 1
-    after = m_step(federated_sums(z, q), before, epsilon=0.1, diagonal=False)
+    after, _ = m_step(federated_sums(z, q), before, epsilon=0.1, diagonal=False)
     of_all = np.cov(z.T, bias=True) + 0.1 * np.eye(4)
     for a in (1, 2):
         assert (after.means[a] == before.means[a]).all()
@@ -175,14 +174,20 @@ def test_a_gaussian_that_nobody_uses_keeps_its_mean_and_takes_the_covariance_of_
     np.testing.assert_allclose(after.means[0], z[3:].mean(axis=0))
 
 
-def test_epsilon_repairs_a_singular_covariance_or_is_named():
+def test_a_covariance_that_epsilon_does_not_repair_stays_as_it_was():
     z = np.outer(np.linspace(-1, 1, 240), np.ones(4))
     before = mixture(np.random.default_rng(0), count=1)
     sums = federated_sums(z, np.ones((240, 1)))
-    after = m_step(sums, before, epsilon=0.1, diagonal=False)
+    after, unusable = m_step(sums, before, epsilon=0.1, diagonal=False)
     assert np.linalg.eigvalsh(after.covariances[0])[0] == pytest.approx(0.1)
-    with pytest.raises(FedhetError, match=r"fedgmm.epsilon = 1e-12.*Gaussian 0 is not positive"):
-        m_step(sums, before, epsilon=1e-12, diagonal=False)
+    assert unusable == []
+    huge = 1e38 * sums  # their covariance is beyond single precision
+    for spoilt, epsilon in ((sums, 1e-12), (huge, 0.1)):
+        spoilt[:, 0, 0] = 240
+        after, unusable = m_step(spoilt, before, epsilon=epsilon, diagonal=False)
+        assert unusable == [0]
+        assert (after.means == before.means).all()
+        assert (after.covariances == before.covariances).all()
 
 
 @SETTINGS
@@ -199,8 +204,9 @@ def test_moments_of_examples_are_believed_after_rounding(seed, weight):
         lambda sums: -sums,
         lambda sums: sums + np.eye(5, k=1),
         lambda sums: sums - 300 * np.diag([0, 0, 0, 0, 1.0]),
+        lambda sums: sums - 300 * np.diag([0, 0, 0, -1e10, 1.0]),
     ],
-    ids=["negative", "not symmetric", "too little scatter"],
+    ids=["negative", "not symmetric", "too little scatter", "too little beside much"],
 )
 def test_moments_that_no_examples_have_are_not_believed(spoil):
     sums = federated_sums(np.random.default_rng(1).normal(size=(240, 4)), np.ones((240, 1)))

@@ -238,19 +238,41 @@ def test_a_classifier_that_no_client_uses_keeps_every_bit(tmp_path):
         assert (before[name].tobytes() == after[name].tobytes()) == name.startswith("models.1.")
 
 
-def test_a_covariance_that_epsilon_does_not_repair_ends_the_run_with_its_name(tmp_path):
+def masses_alone(flat):
+    tables = np.zeros((2, SIDE, SIDE))
+    tables[:, 0, 0] = flat.reshape(tables.shape)[:, 0, 0]
+    return tables.ravel()
+
+
+def test_a_covariance_that_epsilon_does_not_repair_stays_and_is_named(tmp_path, caplog):
     """Images without variance give features without any."""
-
-    def masses_alone(moments):
-        tables = np.zeros((2, SIDE, SIDE))
-        tables[:, 0, 0] = moments.reshape(tables.shape)[:, 0, 0]
-        return tables.ravel()
-
     flat = spoiling(None, wire.TRAIN, MOMENTS, masses_alone)
-    assert run_spoilt(tmp_path / "repaired", flat, **OPTIONS).summary["status"] == "completed"
+    repaired = run_spoilt(tmp_path / "repaired", flat, **OPTIONS).model()
+    assert "stays as it was" not in caplog.text
     options = {**OPTIONS, "fedgmm__epsilon": 1e-60}
-    with pytest.raises(FedhetError, match=r"fedgmm.epsilon = 1e-60.*not positive definite.*raise"):
-        run_spoilt(tmp_path / "run", flat, **options)
+    reader = run_spoilt(tmp_path / "run", flat, **options)
+    assert reader.summary["status"] == "completed"
+    assert "Gaussian 0 is not positive definite with fedgmm.epsilon = 1e-60" in caplog.text
+    kept = np.broadcast_to(np.eye(SIDE - 1), (2, SIDE - 1, SIDE - 1))
+    np.testing.assert_array_equal(reader.model()["gaussians.covariances"], kept)
+    np.testing.assert_allclose(repaired["gaussians.covariances"], 0.1 * kept, rtol=1e-6)
+
+
+def too_alike(flat):
+    """Two features of variance 1e10, alike by more than wholly, within what rounding could do."""
+    tables = masses_alone(flat).reshape(2, SIDE, SIDE)
+    masses = tables[:, 0, 0]
+    tables[:, 1, 1] = tables[:, 2, 2] = 1e10 * masses
+    tables[:, 1, 2] = tables[:, 2, 1] = 1.00001e10 * masses
+    return tables.ravel()
+
+
+def test_moments_of_one_client_cannot_end_the_run(tmp_path, caplog):
+    spoil = spoiling(AWAY, wire.TRAIN, MOMENTS, too_alike)
+    reader = run_spoilt(tmp_path / "run", spoil, **OPTIONS)
+    assert [row["replies"] for row in reader.rounds] == [4, 4, 4]
+    assert "not positive definite" in caplog.text
+    assert all(np.isfinite(values).all() for values in reader.model().values())
 
 
 @pytest.mark.parametrize(
