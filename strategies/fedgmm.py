@@ -15,8 +15,8 @@ Deviations, beside those of `client_apps.fedgmm` and `mixture.gaussian`:
        loss that would train an encoder.
     2. Classifiers, Gaussians and moments are of the clients whose replies count in a round; a
        client that is not sampled keeps its last N_ia for routing, at first n_i / A.
-    3. In a round whose survey has too few replies, or finds constant features, classifiers are trained and Gaussians are not;
-       the next round asks again.
+    3. In a round whose survey has too few replies, or finds constant features, classifiers are
+       trained and Gaussians are not; the next round asks again.
 """
 
 import logging
