@@ -89,7 +89,7 @@ def answer(grid: Grid, config: Config, files: Iterable[Path]) -> list[RoutedAnsw
     task = task_for(config)
     shape = task.dataset.test.inputs.shape[1:]
     images = load_images(paths, shape, config)
-    profiles, _ = who_is_here(grid, config)
+    profiles, _ = who_is_here(grid, config, leave_out=True)
     if not profiles:
         raise FedhetError("node-timeout", config.node_timeout, "no node came; start the nodes")
     data = {"dataset": task.dataset.fingerprint}

@@ -17,6 +17,7 @@ from fedhet_app.versions import versions
 from strategies import STRATEGIES
 from strategies.federation import Federation, gather
 from strategies.shares import check_declared, describe_shares, say_what_was_measured, task_of
+from strategies.watched_grid import WatchedGrid
 
 LOG = logging.getLogger("fedhet")
 
@@ -32,7 +33,8 @@ def main(grid: Grid, context: Context) -> None:
         LOG.setLevel(logging.INFO)
     try:
         config = parse(context.run_config)
-        directory = answer(grid, config) if config.queries else run(grid, config)
+        watched = WatchedGrid(grid)
+        directory = answer(watched, config) if config.queries else run(watched, config)
     except FedhetError as error:
         if under_flower:  # whoever called from Python gets the exception alone
             LOG.error("error: %s", error)

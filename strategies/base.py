@@ -28,7 +28,6 @@ from strategies.federation import Federation
 from strategies.limits import UpdateLimit
 from strategies.roster import Roster
 from strategies.totals import Totals
-from strategies.watched_grid import WatchedGrid
 
 LOG = logging.getLogger("fedhet")
 
@@ -126,7 +125,7 @@ class RoundStrategy(Strategy):
 
     def run(self, grid: Grid) -> None:
         """Run the rounds that are left; on any way out the last whole round is checkpointed."""
-        self.grid = grid = WatchedGrid(grid)
+        self.grid = grid
         rounds = self.config.num_server_rounds - self.first_round
         if rounds <= 0:
             return

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -57,23 +57,34 @@ def gather(grid: Grid, config: Config) -> Federation:
     return Federation(profiles=ordered, caps=capacities(config.with_nodes(len(ordered)), ordered))
 
 
-def who_is_here(grid: Grid, config: Config) -> tuple[tuple[Profile, ...], int]:
+def who_is_here(
+    grid: Grid, config: Config, *, leave_out: bool = False
+) -> tuple[tuple[Profile, ...], int]:
     """Return the profiles of the nodes that come in ``node-timeout`` seconds, by partition.
 
     Behind them stands how many were waited for: what the nodes were told (``num-partitions``),
-    which under ``flwr run`` need not be ``num-clients``.
+    which under ``flwr run`` need not be ``num-clients``. A node that cannot take part, or runs
+    another copy of the code, is an error, unless it is to be left out.
 
     Raises:
-        FedhetError: Two nodes with one partition, another copy of the code, or a node that cannot
-            take part.
+        FedhetError: Two nodes with one partition, or a node that cannot take part.
     """
     profiles: dict[int, Profile] = {}
+    unfit: set[int] = set()
     deadline = time.monotonic() + config.node_timeout
     while True:
-        new = [node for node in grid.get_node_ids() if node not in profiles]
+        new = set(grid.get_node_ids()) - set(profiles) - unfit
         left = max(deadline - time.monotonic(), POLL_SECONDS)
-        for profile in _ask(grid, new, left):
-            profiles[profile.node_id] = profile
+        for reply in _ask(grid, sorted(new), left):
+            try:
+                profile = checked_profile(reply)
+            except FedhetError as error:
+                if not leave_out:
+                    raise
+                LOG.warning("a node is left out: %s", error)
+                unfit.add(reply.metadata.src_node_id)
+            else:
+                profiles[profile.node_id] = profile
         ordered = _ordered(list(profiles.values()))
         expected = max((p.num_partitions for p in profiles.values()), default=config.num_clients)
         if len(profiles) >= expected or time.monotonic() > deadline:
@@ -81,17 +92,16 @@ def who_is_here(grid: Grid, config: Config) -> tuple[tuple[Profile, ...], int]:
         time.sleep(POLL_SECONDS)
 
 
-def _ask(grid: Grid, nodes: Iterable[int], timeout: float) -> list[Profile]:
-    messages = profile_queries(nodes, timeout)
-    if not messages:
-        return []
-    profiles = []
-    for reply in grid.send_and_receive(messages, timeout=timeout):
-        if wire.is_away(reply):  # it was killed a moment ago, and Flower has just noticed
-            LOG.warning("a node that was still listed is away; it is not waited for")
-            continue
-        profiles.append(checked_profile(reply))
-    return profiles
+def _ask(grid: Grid, nodes: Iterable[int], timeout: float) -> Iterator[Message]:
+    """Yield the answers of nodes that are asked for their profiles, but for passing errors."""
+    questions = profile_queries(nodes, timeout)
+    if not questions:
+        return
+    for reply in grid.send_and_receive(questions, timeout=timeout):
+        if wire.is_passing(reply):  # while it is listed and there is time, it is asked again
+            LOG.warning("a node has not said who it is: %s", wire.last_line(reply.error.reason))
+        else:
+            yield reply
 
 
 def profile_queries(nodes: Iterable[int], ttl: float | None = None) -> list[Message]:

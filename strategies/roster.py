@@ -95,7 +95,7 @@ class Roster:
             return
         for reply in grid.pull_messages(list(self._asked)):
             node = self._asked.pop(reply.metadata.reply_to_message_id, None)
-            if wire.is_away(reply) or wire.is_expired(reply):
+            if wire.is_passing(reply):
                 self._told -= {node}  # to be asked again, when it is back or works
                 continue
             try:

@@ -1,4 +1,7 @@
-"""Messages that no one will answer: their node has been started again since it took them.
+"""A grid for nodes that are not to be trusted, and that are started again.
+
+What a node replies is read one message at a time: Flower ends a run where one cannot be, and a
+reply that names another message than its own would stand for that one's.
 
 Flower tells of a node that is away. One that is back, with its key, before Flower has looked seems
 never to have been gone, and a round would wait for its reply until the time is over. A node runs
@@ -7,23 +10,30 @@ first, the earlier message is lost.
 """
 
 import logging
+import struct
 import time
 from collections.abc import Iterable
 from typing import Any
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
+from google.protobuf.message import DecodeError
 
 from fedhet_app import wire
 from strategies.federation import profile_queries
 
 LOG = logging.getLogger("fedhet")
 POLL_SECONDS = 1.0
+_MALFORMED = (
+    *(DecodeError, struct.error, ValueError, TypeError, LookupError, AttributeError),
+    *(ArithmeticError, AssertionError, RecursionError),
+)
+"""What reading bytes that are no object of Flower's raises; none of it is of the connection."""
 _FOREVER = 1e9  # seconds; Flower gives a longer heartbeat interval to the nodes of a simulation
 
 
 class WatchedGrid(Grid):
-    """A grid that gives up a message as soon as it is lost.
+    """A grid that gives up a message as soon as it is lost, or its reply cannot be read.
 
     Args:
         grid: Flower's own.
@@ -31,6 +41,7 @@ class WatchedGrid(Grid):
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
+        self._sent: dict[str, Message] = {}
 
     def set_run(self, run: Any) -> None:  # noqa: ANN401, its class is private
         """Pass on."""
@@ -57,12 +68,28 @@ class WatchedGrid(Grid):
         return self._grid.get_node_ids()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Pass on."""
-        return self._grid.push_messages(messages)
+        """Pass on; Flower gives an empty id to a message whose node it does not know."""
+        sent = list(messages)
+        ids = list(self._grid.push_messages(sent))
+        self._sent |= {name: each for name, each in zip(ids, sent, strict=True) if name}
+        return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Pass on."""
-        return self._grid.pull_messages(message_ids)
+        """Return the replies that have come, an error in place of one that cannot be read."""
+        return [reply for name in message_ids for reply in self._pull(name)]
+
+    def _pull(self, name: str) -> list[Message]:
+        try:
+            came = list(self._grid.pull_messages([name]))
+            foreign = [each for each in came if each.metadata.reply_to_message_id != name]
+            problem = "it names another message" if foreign else ""
+        except _MALFORMED as error:
+            problem = f"{type(error).__name__}: {error}"
+        if problem:
+            return [wire.unreadable(self._sent.pop(name), problem)]
+        if came:
+            self._sent.pop(name, None)
+        return came
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -75,13 +102,12 @@ class WatchedGrid(Grid):
         if not before:
             return self._grid.send_and_receive(sent, timeout=timeout)
         deadline = time.monotonic() + (float("inf") if timeout is None else timeout)
-        ids = self._grid.push_messages(sent)
-        # Flower takes no message to a node that it does not know, and gives it an empty id.
+        ids = self.push_messages(sent)
         left = {name: message for name, message in zip(ids, sent, strict=True) if name}
         asked: dict[str, str] = {}
         replies: list[Message] = []
         while left and time.monotonic() < deadline:
-            came = list(self._grid.pull_messages([*left, *asked]))
+            came = list(self.pull_messages([*left, *asked]))
             replies += [each for each in came if each.metadata.reply_to_message_id in left]
             answered = {each.metadata.reply_to_message_id for each in came}
             left = {name: message for name, message in left.items() if name not in answered}
@@ -92,6 +118,8 @@ class WatchedGrid(Grid):
             asked |= self._ask_after(left, before)
             if left:
                 time.sleep(POLL_SECONDS)
+        for name in [*left, *asked]:
+            self._sent.pop(name, None)
         return replies
 
     def _starts(self) -> dict[int, str]:
@@ -112,4 +140,4 @@ class WatchedGrid(Grid):
             return {}
         LOG.warning("%d nodes were started again while they had a message", len(names))
         questions = profile_queries(left[name].metadata.dst_node_id for name in names)
-        return dict(zip(self._grid.push_messages(questions), names, strict=True))
+        return dict(zip(self.push_messages(questions), names, strict=True))

@@ -107,6 +107,24 @@ class SpoiltGrid(engine.InlineGrid):
         return replies
 
 
+class MoodyGrid(SpoiltGrid):
+    """Node 1 gives ``answers``, one after another, when it is asked who it is; then the truth."""
+
+    def __init__(self, config, answers):
+        super().__init__(config, lambda partition, message, answer: answer())
+        self.answers = list(answers)
+
+    def send_and_receive(self, messages, *, timeout=None):
+        replies = []
+        for message in messages:
+            asked = message.metadata.message_type == "query.profile"
+            if asked and self.answers and self.partitions[message.metadata.dst_node_id] == 1:
+                replies.append(Message(self.answers.pop(0), reply_to=message))
+            else:
+                replies += super().send_and_receive([message], timeout=timeout)
+        return replies
+
+
 def run_spoilt(directory, spoil, *, backwards=False, **options):
     """Run a small config on a ``SpoiltGrid`` and return its reader."""
     config = tiny(directory, **options)

@@ -2,12 +2,13 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import PIL.Image
 import pytest
-from flwr.app import Context, RecordDict
-from running import MIXTURE, SpoiltGrid, run, tiny
+from flwr.app import Context, Error, RecordDict
+from running import MIXTURE, MoodyGrid, SpoiltGrid, run, tiny
 
 from fedhet_app import checkpoint, queries, wire
 from fedhet_app.config import parse
@@ -39,7 +40,11 @@ def images(finished, tmp_path_factory):
 
 def ask(directory, files, spoil=lambda partition, message, answer: answer()):
     config = tiny(directory, **OPTIONS, resume=True, queries=files)
-    grid = SpoiltGrid(config, spoil)
+    return answers_by(SpoiltGrid(config, spoil), config)
+
+
+def answers_by(grid, config):
+    directory = Path(config.results_dir)
     server_app(grid, Context(1, 1, {}, RecordDict(), config.flat()))
     lines = (directory / queries.ANSWERS).read_text().splitlines()
     (directory / queries.ANSWERS).unlink()
@@ -84,6 +89,18 @@ def test_a_query_whose_client_is_away_goes_to_the_next_best(finished, images):
     again = ask(finished.directory, str(images), away)[0]
     assert again["client"] == first["client"]
     assert again["answered_by"] != first["client"]
+
+
+@pytest.mark.parametrize(
+    ("code", "said"), [(8, "has not said who it is: killed"), (2, "is left out: node = ")]
+)
+def test_queries_do_not_need_a_node_that_crashes_or_refuses(code, said, finished, images, caplog):
+    more = {"resume": True, "queries": str(images), "node_timeout": 0.5}
+    config = tiny(finished.directory, **OPTIONS, **more)
+    answers = answers_by(MoodyGrid(config, 1000 * [Error(code, "killed")]), config)
+    assert {each["client"] for each in answers} == {0, 1, 2, 3}
+    assert {each["answered_by"] for each in answers} == {0, 2, 3}
+    assert said in caplog.text
 
 
 def nobody(partition, message, answer):

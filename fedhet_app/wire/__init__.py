@@ -1,6 +1,6 @@
 """The only package that knows the wire: record keys, vectors, messages and their checks."""
 
-from fedhet_app.wire.errors import is_away, is_expired, lost
+from fedhet_app.wire.errors import is_expired, is_passing, lost, unreadable
 from fedhet_app.wire.evaluations import EVALUATE, Measured, measured_to, read_measured
 from fedhet_app.wire.profiles import (
     PROFILE,
@@ -44,6 +44,7 @@ from fedhet_app.wire.vectors import (
     VECTOR,
     Rejection,
     Vector,
+    last_line,
     pack,
     record_bytes,
     unpack,
@@ -76,8 +77,9 @@ __all__ = [
     "Vector",
     "answer_to",
     "by_request",
-    "is_away",
     "is_expired",
+    "is_passing",
+    "last_line",
     "lost",
     "measured_to",
     "only_answer",
@@ -97,4 +99,5 @@ __all__ = [
     "state_settings",
     "train_content",
     "unpack",
+    "unreadable",
 ]

@@ -151,6 +151,6 @@ def _shown(shape: tuple[int, ...]) -> str:
 
 
 def last_line(reason: str | None) -> str:
-    """Return the last line of a reason: under Ray it is a whole traceback."""
+    """Return the last line of a reason, safe to show: under Ray it is a whole traceback."""
     lines = [line.strip() for line in (reason or "").splitlines() if line.strip()]
-    return lines[-1] if lines else "no reason given"
+    return harmless(lines[-1]) if lines else "no reason given"

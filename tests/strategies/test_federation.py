@@ -3,10 +3,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from running import outcome, run, tiny
+from flwr.app import Context, Error, RecordDict
+from running import MoodyGrid, outcome, run, tiny
 
 from fedhet_app import client_app
 from fedhet_app.errors import FedhetError
+from fedhet_app.results import RunReader
+from fedhet_app.server_app import app as server_app
 from fedhet_app.wire import Profile
 from strategies import federation
 
@@ -108,6 +111,23 @@ def test_too_few_nodes_end_the_wait_with_one_error(nodes, came, tmp_path):
     with pytest.raises(FedhetError, match=f"0.05: {came} nodes came") as caught:
         run(tmp_path / "run", nodes=nodes, node_timeout=0.05)
     assert caught.value.key == "node-timeout"
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_node_whose_trouble_passes_is_asked_again(tmp_path, caplog):
+    config = tiny(tmp_path / "run")
+    grid = MoodyGrid(config, [Error(code, f"trouble {code}") for code in (3, 4, 5, 8)])
+    server_app(grid, Context(1, 1, {}, RecordDict(), config.flat()))
+    assert outcome(RunReader(tmp_path / "run")) == outcome(run(tmp_path / "quiet"))
+    for code in (3, 4, 5, 8):
+        assert f"a node has not said who it is: trouble {code}" in caplog.text
+
+
+def test_a_node_that_cannot_take_part_ends_the_start(tmp_path):
+    config = tiny(tmp_path / "run")
+    grid = MoodyGrid(config, [Error(2, "no such file")])
+    with pytest.raises(FedhetError, match="a node cannot take part: no such file"):
+        server_app(grid, Context(1, 1, {}, RecordDict(), config.flat()))
     assert not (tmp_path / "run").exists()
 
 

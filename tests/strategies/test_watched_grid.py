@@ -1,10 +1,14 @@
-"""What becomes of messages when nodes are started again; on processes: ``tests/deploy``."""
+"""What becomes of messages when nodes are started again, or reply with what is no message.
+
+On processes: ``tests/deploy``.
+"""
 
 from collections import deque
 from types import SimpleNamespace
 
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
+from google.protobuf.message import DecodeError
 
 from fedhet_app.engine import InlineGrid, virtual_nodes
 from strategies import watched_grid
@@ -14,7 +18,7 @@ NODE = 7
 
 
 class Nodes(InlineGrid):
-    """Nodes that run one message at a poll, in order, and forget what they have when they restart.
+    """Nodes that run a message whenever somebody looks at them, and forget it when they restart.
 
     Args:
         events: By poll, counted from 1, the node that is started again before it.
@@ -25,9 +29,11 @@ class Nodes(InlineGrid):
         super().__init__({}, virtual_nodes(1))
         self._events, self._slow = events, slow
         self.queues, self._at_work, self._starts = {NODE: deque(), 8: deque()}, {}, {NODE: 1, 8: 1}
-        self.polls, self.ran = 0, []
+        self.pushed, self.polls, self.ran, self._ready = 0, 0, [], {}
 
     def get_nodes(self):
+        if self.pushed:
+            self._step()
         return [
             SimpleNamespace(node_id=i, last_activated_at=f"start {n}", heartbeat_interval=30.0)
             for i, n in self._starts.items()
@@ -37,15 +43,15 @@ class Nodes(InlineGrid):
         ids = []
         for message in messages:
             known = message.metadata.dst_node_id in self.queues
-            ids.append(f"message {self.polls} {message.metadata.dst_node_id}" if known else "")
+            self.pushed += 1
+            ids.append(f"message {self.pushed}" if known else "")
             message.metadata.__dict__["_message_id"] = ids[-1]
             if known:
                 self.queues[message.metadata.dst_node_id].append(message)
         return ids
 
-    def pull_messages(self, message_ids):
+    def _step(self):
         self.polls += 1
-        replies = []
         for node, queue in self.queues.items():
             if self._events.get(self.polls) == node:
                 self._at_work.pop(node, None)
@@ -59,9 +65,11 @@ class Nodes(InlineGrid):
                 self._at_work[node] = message, left - 1
             elif message is not None:
                 self.ran.append((node, message.metadata.message_type))
-                replies.append(Message(RecordDict(), reply_to=message))
-        assert all(r.metadata.reply_to_message_id in message_ids for r in replies)
-        return replies
+                reply = Message(RecordDict(), reply_to=message)
+                self._ready[message.metadata.message_id] = reply
+
+    def pull_messages(self, message_ids):
+        return [self._ready.pop(name) for name in message_ids if name in self._ready]
 
 
 @pytest.fixture(autouse=True)
@@ -110,3 +118,49 @@ def test_nobody_is_waited_for_where_flower_takes_no_message():
 
 def test_a_wait_has_an_end():
     assert ask(Nodes({}, slow=10**9), NODE, timeout=0.01) == {}
+
+
+class Garbling(Nodes):
+    """A node's replies are read by ``spoil``."""
+
+    def __init__(self, spoil):
+        super().__init__({})
+        self._spoil = spoil
+
+    def pull_messages(self, message_ids):
+        replies = super().pull_messages(message_ids)
+        return [self._spoil(r) if r.metadata.src_node_id == NODE else r for r in replies]
+
+
+def raising(error):
+    def spoil(_):
+        raise error
+
+    return spoil
+
+
+def of_another(reply):
+    reply.metadata.__dict__["_reply_to_message_id"] = "message 2"
+    return reply
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (raising(DecodeError("Error parsing message")), "DecodeError: Error parsing message"),
+        (raising(UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid")), "UnicodeDecodeError"),
+        (raising(KeyError("no such class")), "KeyError: 'no such class'"),
+        (of_another, "it names another message"),
+    ],
+    ids=["bytes", "text", "class", "message"],
+)
+def test_a_reply_that_cannot_be_read_costs_no_other(spoil, reason):
+    replies = ask(Garbling(spoil), NODE, 8)
+    assert replies[NODE].has_error()
+    assert reason in replies[NODE].error.reason
+    assert not replies[8].has_error()
+
+
+def test_a_connection_that_breaks_is_no_fault_of_a_node():
+    with pytest.raises(ConnectionError):
+        ask(Garbling(raising(ConnectionError("refused"))), NODE, 8)
