@@ -14,7 +14,7 @@ import json
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
@@ -87,7 +87,7 @@ class Job:
         grid = FailingGrid(config.flat(), config.num_clients, self.rate, self.seed)
         memory, process = {}, psutil.Process()
 
-        def note(row: dict[str, Any]) -> None:
+        def note(row: Mapping[str, Any]) -> None:
             memory[row["round"]] = process.memory_info().rss
 
         round_observer.set(note)

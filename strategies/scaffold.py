@@ -18,19 +18,23 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, Message
 from numpy.typing import NDArray
 
 from fedhet_app import wire
 from fedhet_app.checkpoint import Checkpoint
 from fedhet_app.results import RunWriter
 from fedhet_app.submodel.aggregation import Aggregate, Update
+from fedhet_app.submodel.update_norm import update_norm
 from fedhet_app.task import Task
-from fedhet_app.wire import CONTROL, TrainReply
+from fedhet_app.training import local_steps
+from fedhet_app.wire import CONTROL, Rejection, TrainReply
 from strategies.allocation import Allocation
 from strategies.base import Accepted, Sent
 from strategies.federation import Federation
 from strategies.submodel import SubmodelStrategy
+
+_ROUNDING = 1e-3
 
 
 class Scaffold(SubmodelStrategy):
@@ -68,6 +72,21 @@ class Scaffold(SubmodelStrategy):
     def request_extras(self, partition: int) -> Mapping[str, ArrayRecord]:
         """Send c with the model (line 5)."""
         return {CONTROL: self.control_record}
+
+    def read(self, sent: Sent, reply: Message | None) -> TrainReply:
+        """Return a reply that passes every check; under ``max-update-norm`` dc_i too is bounded.
+
+        dc_i + c = (x - y_i) / (K * lr), or less with momentum: its bound follows from the update's.
+        """
+        read = super().read(sent, reply)
+        if self.limit.most:
+            steps = local_steps(self.config, read.examples)
+            most = self.limit.most / (steps * self.config.lr_at(self.round.number))
+            norm = update_norm(-self.control, read.extras[CONTROL])
+            if norm > (1 + _ROUNDING) * most:
+                reason = f"a control variate of norm {norm:.4g}, above the {most:.4g} that"
+                raise Rejection(f"{reason} {self.limit.name} = {self.limit.most:g} leaves it")
+        return read
 
     def update(self, sent: Sent, reply: TrainReply) -> Update:
         """Let every client count alike, or by its examples."""

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def update_norm(sent: NDArray[np.float32], returned: NDArray[np.float32]) -> float:
+def update_norm(sent: NDArray[np.floating], returned: NDArray[np.floating]) -> float:
     """Return the Euclidean norm of a client's update, in float64.
 
     Args:

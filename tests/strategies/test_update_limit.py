@@ -39,6 +39,15 @@ def far(partition, message, answer):
     return Message(RecordDict({**reply.content, "arrays": arrays}), reply_to=message)
 
 
+def far_control(partition, message, answer):
+    """Client BAD's update is its own, the change of its control variate far away."""
+    reply = answer()
+    if partition != BAD or not is_update(message):
+        return reply
+    change = wire.pack(wire.unpack(reply.content["control"]) + np.float32(FAR))
+    return Message(RecordDict({**reply.content, "control": change}), reply_to=message)
+
+
 def away(partition, message, answer):
     return None if partition == BAD and is_update(message) else answer()
 
@@ -62,6 +71,26 @@ def test_an_update_that_is_too_long_is_dropped_as_if_it_had_not_come(strategy, t
     assert dropped.summary["rejected"] == 2
     assert "client 1 dropped: an update of norm" in caplog.text
     assert "clipped" not in dropped.summary
+
+
+def test_a_control_variate_is_as_long_as_its_update_may_be(tmp_path):
+    options = {**OPTIONS["scaffold"], "strategy": "scaffold", "max_update_norm": 50.0}
+    dropped = run_spoilt(tmp_path / "far", far_control, **options)
+    without = run_spoilt(tmp_path / "away", away, **options)
+    assert model_bytes(dropped) == model_bytes(without)
+    for row in dropped.rounds:
+        (rejected,) = row["rejected"]
+        assert rejected["partition"] == BAD
+        assert "a control variate of norm" in rejected["reason"]
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_limit_that_updates_just_keep_lets_their_control_variates_pass(momentum, tmp_path):
+    correction = {"momentum": momentum, "scaffold__momentum_correction": momentum > 0}
+    options = {**OPTIONS["scaffold"], "strategy": "scaffold", "local_steps": 0, **correction}
+    free = run(tmp_path / "free", **options, max_update_norm=1e6)
+    most = 1.0001 * max(row["largest-update-norm"] for row in free.rounds)
+    assert run(tmp_path / "bound", **options, max_update_norm=most).summary["rejected"] == 0
 
 
 @pytest.mark.parametrize("strategy", OPTIONS)
