@@ -221,7 +221,7 @@ class PrivacyOptions:
     ``client-fixed`` the clients shorten, with ``server-fixed`` the server, and the server adds
     noise of deviation noise_multiplier * clipping_norm / m to the plain mean of m updates; with
     ``local`` each client shortens and adds noise for (``epsilon``, ``delta``) in each round, by a
-    formula that is proven for epsilon < 1.
+    formula that is proven for epsilon < 1. Over rounds they add up.
     """
 
     mode: Literal[
@@ -229,7 +229,7 @@ class PrivacyOptions:
     ] = "none"
     clipping_norm: Positive = 1.0
     noise_multiplier: NonNegative = 1.0
-    epsilon: Positive = 1.0
+    epsilon: Positive = 0.5
     delta: Annotated[float, Interval(0, 1, open_low=True, open_high=True)] = 1e-5
 
     def __post_init__(self) -> None:

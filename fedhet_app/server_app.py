@@ -134,6 +134,11 @@ def _say_what_is_odd(task: Task, federation: Federation) -> None:
             config.num_server_rounds,
             config.strategy,
         )
+    if config.privacy.mode == "local" and config.privacy.epsilon >= 1:
+        LOG.warning(
+            "privacy.epsilon = %g: the formula of the noise is proven below 1 alone",
+            config.privacy.epsilon,
+        )
     if task.device.type == "cuda" and all(p.device == "cpu" for p in federation.profiles):
         LOG.warning("a GPU is here, but clients train on the CPU: set client-gpus above 0")
     for width in sorted(set(federation.caps.tolist())):

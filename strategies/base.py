@@ -178,6 +178,17 @@ class RoundStrategy(Strategy):
         caps = self.federation.caps
         LOG.info("%s: %d clients, mean capacity %.3f", self.config.strategy, len(caps), caps.mean())
 
+    def warn_of_capacities(self, widths: NDArray[np.float64]) -> None:
+        """Warn of nodes that name a capacity below the width they are sent, shape ``(N,)``."""
+        named = [
+            p.capacity for p in self.federation.profiles if 0 < p.capacity < widths[p.partition]
+        ]
+        if named:
+            LOG.warning(
+                "%d of %d nodes name a capacity (the least is %g) below what %s trains on them",
+                *(len(named), len(widths), min(named), self.config.strategy),
+            )
+
     def cohort(self, number: int) -> list[int]:
         """Return the partition ids of a round's clients, ascending, uniform without replacement."""
         rng = rng_for(self.config.seed, "sample", number)

@@ -61,6 +61,11 @@ class SubmodelStrategy(RoundStrategy):
             allocation.restore(state)
         self.record = wire.pack(self.vector)
 
+    def summary(self) -> None:
+        """Log what is about to run."""
+        super().summary()
+        self.warn_of_capacities(self.allocation.reach(self.first_round + 1))
+
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return global vector, coverage and the allocation's state."""
         return {

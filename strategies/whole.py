@@ -43,6 +43,7 @@ class WholeStrategy(RoundStrategy):
         """Log what is about to run; capacities play no part in it."""
         clients = len(self.federation.profiles)
         LOG.info("%s: %d clients train whole models", self.config.strategy, clients)
+        self.warn_of_capacities(np.ones(clients))
 
     def begin(self, server_round: int) -> Round:
         """Start a round, Flower's ``server_round``, and return what it will gather."""

@@ -332,7 +332,7 @@ def test_credentials_are_left_out_of_git_and_of_the_image():
         (["node", "c"], "name the nodes"),
         (["node", "c", "one"], "make the server's first"),
         (["node", "c", "../one"], "names no node"),
-        (["other", "c", "x"], r"server FOLDER NAME\[,NAME...\] | node"),
+        (["other", "c", "x"], r"server FOLDER NAME\[,NAME\.\.\.\] \| node"),
         ([], "server FOLDER"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

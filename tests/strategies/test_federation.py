@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from flwr.app import Context, Error, RecordDict
-from running import MoodyGrid, outcome, run, tiny
+from running import MIXTURE, MoodyGrid, outcome, run, tiny
 
 from fedhet_app import client_app
 from fedhet_app.errors import FedhetError
@@ -86,6 +86,18 @@ def test_a_nodes_own_capacity_wins_over_the_drawn_one(tmp_path):
 
     assert capacities(own) == {**capacities(drawn), 2: (0.3, 0.3), 4: (1.0, 1.0)}
     assert capacities(own) != capacities(drawn)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {**MIXTURE, "strategy": "fedem"}, {"strategy": "heterofl"}], ids=str
+)
+def test_a_capacity_that_a_method_does_not_heed_is_said(options, tmp_path, caplog):
+    nodes = nodes_of(*range(4))
+    nodes[2]["capacity"], nodes[3]["capacity"] = 0.5, 1
+    run(tmp_path / "run", nodes=nodes, **{**options, "num_clients": 4, "num_server_rounds": 1})
+    strategy = options.get("strategy", "fedavg")
+    said = f"1 of 4 nodes name a capacity (the least is 0.5) below what {strategy} trains on them"
+    assert (said in caplog.text) == (strategy != "heterofl")
 
 
 def test_another_number_of_nodes_divides_all_data_over_those(tmp_path, caplog):

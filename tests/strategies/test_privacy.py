@@ -1,5 +1,7 @@
 """Flower's differential privacy around our strategies: what arrives, the noise, what is refused."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
@@ -130,6 +132,12 @@ def test_local_clipping_without_much_noise(tmp_path):
     np.testing.assert_allclose(lengths, NORM, rtol=1e-3)
 
 
+@pytest.mark.parametrize(("epsilon", "odd"), [(0.99, False), (1.0, True)])
+def test_noise_beyond_its_proof_is_warned_of(epsilon, odd, tmp_path, caplog):
+    run(tmp_path / "run", **private("local", privacy__epsilon=epsilon))
+    assert ("privacy.epsilon = 1: the formula of the noise is proven below" in caplog.text) == odd
+
+
 def test_flowers_adaptive_clipping_is_still_what_it_is_refused_for():
     """All updates are longer than the norm, which should rise; it falls, and the noise with it."""
     start = np.zeros(20_000, np.float32)
@@ -191,12 +199,15 @@ def broken(kind):
 FAULTS = ("no reply", "an error", "no records", "one float less", "not a number", "what was sent")
 
 
-@pytest.mark.parametrize("fault", [*FAULTS, "unclipped", "beyond float32 squares"])
-@pytest.mark.parametrize("mode", CENTRAL)
+@pytest.mark.parametrize(
+    ("mode", "fault"),
+    [
+        *product(CENTRAL, [*FAULTS, "beyond float32 squares"]),
+        ("client-fixed", "unclipped"),  # with server-fixed the server clips it
+    ],
+)
 def test_a_bad_reply_is_dropped_and_the_noise_is_made_for_the_others(mode, fault, tmp_path):
     """Flower's wrapper alone skips the round for an error, and raises for most of these."""
-    if fault == "unclipped" and mode != "client-fixed":
-        return  # the server clips it
     options = private(mode, privacy__noise_multiplier=0.0)
     sent, came, reader = vectors(tmp_path / "run", options, broken(fault))
     others = [vector for (_, partition), vector in came.items() if partition != BAD]
