@@ -1,4 +1,4 @@
-"""The federation of docker/, with TLS and keys, as processes on loopback."""
+"""The federations of docker/, with TLS and keys and without, as processes on loopback."""
 
 import json
 import shutil
@@ -141,6 +141,22 @@ def test_a_query_goes_to_its_client_and_to_the_next_best_when_that_is_away(deplo
         else:
             assert each == before[image]
     deployed.nodes[away].join()
+
+
+def test_the_files_without_encryption_are_a_federation_too(tmp_path):
+    services = compose(DOCKER / "compose.yml")
+    loopback = Loopback(services, tmp_path / "volumes", {})
+    address = loopback.addresses["superlink:8000"]
+    with open_federation(tmp_path / "services", address, environment={}) as opened:
+        start_all(opened, services, loopback)
+        for i in (1, 2, 3):
+            opened.services[f"supernode-{i}"].join()
+        directory = tmp_path / "volumes" / "results" / "plain"
+        options = {**COMMON, "strategy": "heterofl", "num-server-rounds": 1}
+        run = opened.submit({**options, "results-dir": str(directory)})
+        assert opened.wait_for_end(run, PATIENCE) == "finished:completed", opened.log(run)
+        (row,) = opened.wait_for_round(directory, 1)
+        assert (row["replies"], row["rejected"]) == (3, [])
 
 
 ONE_DEVICE = {
