@@ -229,7 +229,7 @@ class PrivacyOptions:
     ] = "none"
     clipping_norm: Positive = 1.0
     noise_multiplier: NonNegative = 1.0
-    epsilon: Positive = 0.5
+    epsilon: Positive = 1.0
     delta: Annotated[float, Interval(0, 1, open_low=True, open_high=True)] = 1e-5
 
     def __post_init__(self) -> None:
