@@ -131,9 +131,16 @@ def test_epochs_of_fine_tuning_are_passes_over_a_clients_examples(tmp_path, monk
     assert len(seen) == 3 * -(-last // 16)
 
 
-def test_fine_tuning_by_next_to_nothing_leaves_fedavgs_predictions(tmp_path):
-    options = {**OPTIONS, "strategy": "fedavg-ft", "fedavg_ft__lr": 1e-12}
-    spied = Spied(tmp_path, **options)
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"strategy": "fedavg-ft", "fedavg_ft__lr": 1e-12},
+        {"strategy": "fedbabu", "fedbabu__lr": 1e-12},
+    ],
+    ids=lambda method: method["strategy"],
+)
+def test_fine_tuning_by_next_to_nothing_leaves_the_global_models_predictions(method, tmp_path):
+    spied = Spied(tmp_path, **{**OPTIONS, **method})
     plain = Plain(spied.config)
     expected = plain.predictions(loaded(plain, spied.reader))
     for client in CLIENTS:
