@@ -7,7 +7,8 @@ With one cluster it is FedAvg.
 With random initial models nearly all clients may choose the same, whose lead then grows. So before
 the first round the clients tell which of the models they would choose, and all models are drawn
 again until each has a client, at most ``DRAWS`` times. After that the first draw is taken, and in
-the first round the server deals the models out to the cohort in turn.
+the server deals the models out to all clients in turn; each trains the one that it was dealt in
+the first of its rounds that counts.
 
 Deviations:
     1. The published code demands that each cluster get at least a given share of the clients, for
@@ -38,6 +39,9 @@ from strategies.multi_model import MultiModel
 LOG = logging.getLogger("fedhet")
 
 DRAWS = 50
+DEALT = "dealt"
+"""The array of a checkpoint: the model that each client was dealt and has not trained."""
+_NONE = -1
 
 
 class Ifca(MultiModel):
@@ -55,8 +59,14 @@ class Ifca(MultiModel):
         super().__init__(
             task=task, federation=federation, count=count, writer=writer, resumed=resumed
         )
-        self.assigned: dict[int, int] = {}
+        self.dealt: NDArray[np.int64] = (
+            resumed.arrays[DEALT] if resumed else np.full(len(self.nodes), _NONE)
+        )
         self._empty: set[int] = set()
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the models, and which of them are dealt."""
+        return {**super().arrays(), DEALT: self.dealt}
 
     def prepare_models(self, grid: Grid) -> None:
         """Draw models until each has a client, or deal them out."""
@@ -75,8 +85,7 @@ class Ifca(MultiModel):
                 break
         self.round.row["draws"] = draw + 1
         self.renew(initial_stack(self.task, self.count))
-        cohort = self.cohort(self.round.number)
-        self.assigned = {client: place % self.count for place, client in enumerate(cohort)}
+        self.dealt = np.arange(len(self.nodes)) % self.count
         LOG.warning(
             "ifca: in no draw of %d did every cluster get a client; they are dealt out", draw + 1
         )
@@ -91,10 +100,10 @@ class Ifca(MultiModel):
         return {sent.partition: int(reply.vector[0]) for sent, reply in accepted}
 
     def request_extras(self, partition: int) -> Mapping[str, ArrayRecord]:
-        """Name the model to train where the server deals them out, which is in the first round."""
-        if self.round.number != 1 or partition not in self.assigned:
+        """Name the model to train where the client was dealt one and has not trained it yet."""
+        if self.dealt[partition] == _NONE:
             return {}
-        return {CLUSTER: wire.pack(np.array([self.assigned[partition]], dtype=np.float32))}
+        return {CLUSTER: wire.pack(self.dealt[[partition]].astype(np.float32))}
 
     def extras_of(self, sent: Sent) -> dict[str, int]:
         """Return the size of the model's number, which comes with the model."""
@@ -126,6 +135,8 @@ class Ifca(MultiModel):
     def finish(self, accepted: Accepted) -> dict[str, Any]:
         """Return the number of clients by cluster, and log which have lost all of theirs."""
         chosen = [_cluster_of(reply) for _, reply in accepted]
+        self.dealt = self.dealt.copy()  # checkpoints hold that of their round
+        self.dealt[[sent.partition for sent, _ in accepted]] = _NONE
         sizes = np.bincount(np.array(chosen, dtype=np.int64), minlength=self.count)
         empty = set(np.flatnonzero(sizes == 0).tolist()) if accepted else self._empty
         for cluster in sorted(empty - self._empty):

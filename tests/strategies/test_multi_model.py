@@ -366,6 +366,33 @@ def test_models_are_dealt_out_where_no_draw_gives_each_cluster_a_client(
     assert "in no draw of 3 did every cluster get a client; they are dealt out" in caplog.text
 
 
+@pytest.mark.parametrize("stop", [False, True], ids=["unbroken", "resumed"])
+def test_a_client_that_is_sampled_later_trains_what_it_was_dealt(stop, tmp_path, monkeypatch):
+    monkeypatch.setattr(ifca_server, "DRAWS", 1)
+    told = []
+
+    def all_the_same(partition, message, answer):
+        kind = message.metadata.message_type
+        if stop and message.content["config"].get("round") == 3 and not options.get("resume"):
+            raise KeyboardInterrupt
+        if kind == wire.TRAIN and "cluster" in message.content:
+            told.append(partition)
+        return saying(1, message, answer) if kind == wire.E_STEP else answer()
+
+    options = {**IFCA, "fraction_train": 0.5, "num_server_rounds": 6}
+    if stop:
+        with pytest.raises(KeyboardInterrupt):
+            run_spoilt(tmp_path / "run", all_the_same, **options)
+        options["resume"] = True
+    reader = run_spoilt(tmp_path / "run", all_the_same, **options)
+    first = {}
+    for row in reader.clients:
+        first.setdefault(row["partition"], row["cluster"])
+    assert first == {client: client % 2 for client in range(4)}
+    assert sorted(told) == [0, 1, 2, 3]
+    assert {row["partition"] for row in reader.clients if row["round"] == 1} != set(first)
+
+
 def test_a_client_that_does_not_say_what_it_chooses_is_asked_once(tmp_path, monkeypatch):
     monkeypatch.setattr(ifca_server, "DRAWS", 3)
     asked = []
