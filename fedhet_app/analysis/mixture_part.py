@@ -32,8 +32,8 @@ FIGURES: Sequence[tuple[str, Callable[[Section], Figure | None], str]] = (
     (
         "figure-4",
         routed.accuracies,
-        "Figure 4. Average, system and routing accuracy of the methods that route; bars are one "
-        "standard deviation over seeds.",
+        "Figure 4. Average and system accuracy, and routing accuracy of the methods that route; "
+        "error bars are one standard deviation over seeds.",
     ),
     (
         "diagnostics",
