@@ -238,7 +238,7 @@ def save_tensors(
             if durable:
                 os.fsync(file.fileno())
         partial.replace(path)
-        if durable and os.name == "posix":  # elsewhere a folder cannot be opened
+        if durable:
             _sync_folder(path.parent)
     except OSError as error:
         with suppress(OSError):
@@ -246,8 +246,18 @@ def save_tensors(
         raise FedhetError("file", str(path), _UNWRITTEN.format(error)) from error
 
 
+def make_folder(folder: Path, *, durable: bool) -> None:
+    """Make a folder and those above it; ``durable``: wait until their names are on the disk."""
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in made if durable else ():
+        _sync_folder(path.parent)
+
+
 def _sync_folder(folder: Path) -> None:
-    """Wait until a rename in a folder is on the disk."""
+    """Wait until the names in a folder are on the disk."""
+    if os.name != "posix":  # elsewhere a folder cannot be opened
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -8,6 +8,7 @@ from flwr.app import Array, ArrayRecord, RecordDict
 from numpy.typing import NDArray
 
 from fedhet_app.errors import FedhetError
+from fedhet_app.results import make_folder
 from fedhet_app.sealed import DamagedError, load_sealed, save_sealed
 
 Arrays = dict[str, NDArray[Any]]
@@ -92,7 +93,7 @@ class FolderShelf:
             FedhetError: It cannot be written.
         """
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self._folder, durable=self._durable)
         except OSError as error:
             remedy = f"cannot be made ({error.strerror}); make room, or mend state-dir"
             raise FedhetError("client state", str(self._folder), remedy) from error

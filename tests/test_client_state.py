@@ -290,7 +290,7 @@ def test_a_file_in_another_format_is_not_taken(tmp_path):
 
 
 def test_a_state_is_on_the_disk_before_it_counts(tmp_path, monkeypatch):
-    """File first, then its name: else a power cut could leave the name of an empty file."""
+    """Folders, file, its name: else a power cut could leave no file, or that of an empty one."""
     done = []
     sync, rename = os.fsync, Path.replace
 
@@ -305,7 +305,11 @@ def test_a_state_is_on_the_disk_before_it_counts(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(Path, "replace", replace)
     at(folder_shelf(tmp_path)).save(1, arrays_of(1))
-    assert done == ["round-1.safetensors.partial", "renamed", "3"]
+    to_file = ["round-1.safetensors.partial", "renamed", "3"]
+    assert done == ["clients", tmp_path.name, *to_file]
+    done.clear()
+    at(folder_shelf(tmp_path)).save(1, arrays_of(1))
+    assert done == to_file
 
 
 def context(**node_config):
