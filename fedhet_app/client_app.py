@@ -72,7 +72,9 @@ def _train(message: Message, context: Context, procedures: Mapping[str, Procedur
     request = wire.read_request(message)
     state = _state(message, task, partition, context, server_round=request.server_round)
     request = replace(request, state=state)
-    return wire.reply_to(message, procedures[task.config.strategy](task, partition, request))
+    reply = procedures[task.config.strategy](task, partition, request)
+    anew = state is not None and state.begun_anew
+    return wire.reply_to(message, replace(reply, begun_anew=anew))
 
 
 @app.evaluate()

@@ -64,12 +64,16 @@ class ClientState:
             ``None`` for a query, which may come between a round's training and its end: until then
             a resumed run may go back to the round before.
         anew: Whether a state that is gone is replaced by none, as before the first round.
+
+    Attributes:
+        begun_anew: Whether ``load`` has done so.
     """
 
     def __init__(
         self, shelf: Shelf, note: StateNote, server_round: int | None, *, anew: bool = False
     ) -> None:
         self._shelf, self._note, self._round, self._anew = shelf, note, server_round, anew
+        self.begun_anew = False
 
     def load(self) -> Arrays | None:
         """Return the accepted state, or ``None`` before the first, and delete what is not needed.
@@ -90,6 +94,7 @@ class ClientState:
             return self._read(accepted)
         if self._anew:
             LOG.warning("client state %s is gone: begun anew", self._shelf.place(accepted))
+            self.begun_anew = True
             return None
         remedy = f"the client no longer has it; {_WAYS_OUT}"
         raise FedhetError("client state", self._shelf.place(accepted), remedy)

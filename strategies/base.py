@@ -250,6 +250,12 @@ class RoundStrategy(Strategy):
             Rejection: It cannot be used.
         """
         reply = self.read(sent, wire.only_answer(sent.message, answers))
+        if reply.begun_anew:
+            self.round.row.setdefault(wire.BEGUN_ANEW, []).append(sent.partition)
+            LOG.warning(
+                "round %d: the state of client %d was gone; it began anew",
+                *(self.round.number, sent.partition),
+            )
         return self.limit.apply(reply, self.trained_from(sent, reply), self.round.row)
 
     def trained_from(self, sent: Sent, reply: TrainReply) -> NDArray[Any] | None:

@@ -133,7 +133,7 @@ def test_a_damaged_state_is_reported_every_round_and_the_run_goes_on(method, tmp
 
 
 @pytest.mark.parametrize("method", ["ditto", "fedspm"])
-def test_a_node_may_be_told_to_begin_anew(method, tmp_path):
+def test_a_node_may_be_told_to_begin_anew(method, tmp_path, caplog):
     """From the round after the loss on it is used again."""
     devices = Devices(tmp_path / "devices", **{"new-state": True})
 
@@ -145,6 +145,8 @@ def test_a_node_may_be_told_to_begin_anew(method, tmp_path):
     reader = devices.run(tmp_path / "run", spoil, **options_of(method))
     assert [row["replies"] for row in reader.rounds] == [4, 3, 4]
     assert [file.name for file in devices.files(HURT)] == ["round-3.safetensors"]
+    assert [row.get("begun-anew") for row in reader.rounds] == [None, None, [HURT]]
+    assert f"round 3: the state of client {HURT} was gone; it began anew" in caplog.text
 
 
 def test_scaffolds_nodes_may_not_begin_anew(tmp_path):

@@ -22,6 +22,7 @@ from fedhet_app.wire.queries import (
 )
 from fedhet_app.wire.replies import by_request, only_answer, read_reply
 from fedhet_app.wire.training import (
+    BEGUN_ANEW,
     CONTROL,
     E_STEP,
     M_STEP,
@@ -52,6 +53,7 @@ from fedhet_app.wire.vectors import (
 
 __all__ = [
     "ARRAYS",
+    "BEGUN_ANEW",
     "CONFIG",
     "CONTROL",
     "DIVERGED",

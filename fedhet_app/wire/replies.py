@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from flwr.app import Message, MetricRecord
 
 from fedhet_app.wire.profiles import Profile
-from fedhet_app.wire.training import E_STEP, TrainReply
+from fedhet_app.wire.training import BEGUN_ANEW, E_STEP, TrainReply
 from fedhet_app.wire.vectors import (
     ARRAYS,
     METRICS,
@@ -90,6 +90,7 @@ def read_reply(
         steps=int(metrics["steps"]),
         seconds=metrics["seconds"],
         extras=vectors,
+        begun_anew=BEGUN_ANEW in metrics,
     )
 
 
@@ -111,7 +112,8 @@ def _checked_metrics(
 
 def _numbers(record: MetricRecord) -> dict[str, float]:
     expected = {"round", "partition", "examples", "loss", "steps", "seconds"}
-    if set(record) != expected or not all(isinstance(v, int | float) for v in record.values()):
+    named = set(record) - {BEGUN_ANEW}
+    if named != expected or not all(isinstance(v, int | float) for v in record.values()):
         raise Rejection(f"metrics named {listed(record)} instead of {sorted(expected)}")
     numbers = {key: as_float(value) for key, value in record.items()}
     if not all(math.isfinite(numbers[key]) for key in expected - {"loss"}):

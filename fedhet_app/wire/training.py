@@ -11,6 +11,7 @@ from fedhet_app.client_state import ClientState, StateNote
 from fedhet_app.wire.vectors import ARRAYS, CONFIG, METRICS, Vector, pack, unpack
 
 CONTROL = "control"
+BEGUN_ANEW = "begun-anew"
 TRAIN = "train"
 E_STEP = "train.e_step"
 M_STEP = "train.m_step"
@@ -40,7 +41,8 @@ class TrainRequest:
 class TrainReply:
     """What a client returns: its trained slice, its number of examples and its mean loss.
 
-    ``extras`` is whatever else a method returns, by name.
+    ``extras`` is whatever else a method returns, by name; ``begun_anew`` tells of a client whose
+    state was gone.
     """
 
     server_round: int
@@ -51,6 +53,7 @@ class TrainReply:
     steps: int
     seconds: float
     extras: Mapping[str, Vector] = field(default_factory=dict)
+    begun_anew: bool = False
 
 
 def train_content(
@@ -131,6 +134,7 @@ def reply_to(message: Message, reply: TrainReply) -> Message:
             "loss": reply.loss,
             "steps": reply.steps,
             "seconds": reply.seconds,
+            **({BEGUN_ANEW: 1} if reply.begun_anew else {}),
         }
     )
     extras = {name: pack(vector) for name, vector in reply.extras.items()}
