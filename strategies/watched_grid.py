@@ -107,7 +107,8 @@ class WatchedGrid(Grid):
         asked: dict[str, str] = {}
         replies: list[Message] = []
         while left and time.monotonic() < deadline:
-            came = list(self.pull_messages([*left, *asked]))
+            # Questions first: who answers one has answered what came before it, or never will.
+            came = list(self.pull_messages([*asked, *left]))
             replies += [each for each in came if each.metadata.reply_to_message_id in left]
             answered = {each.metadata.reply_to_message_id for each in came}
             left = {name: message for name, message in left.items() if name not in answered}

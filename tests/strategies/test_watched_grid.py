@@ -106,6 +106,22 @@ def test_a_message_that_still_waited_for_the_node_is_not_lost():
     assert not replies[NODE].has_error()
 
 
+class Busy(Nodes):
+    """Time goes on between two looks as well."""
+
+    def pull_messages(self, message_ids):
+        replies = super().pull_messages(message_ids)
+        for _ in range(3):
+            self._step()
+        return replies
+
+
+@pytest.mark.parametrize("slow", range(1, 9))
+def test_a_question_that_is_answered_between_two_looks_does_not_lose_the_message(slow):
+    replies = ask(Busy({1: NODE}, slow=slow), NODE, timeout=None)
+    assert not replies[NODE].has_error()
+
+
 def test_a_node_may_be_started_again_before_it_has_answered_the_question():
     replies = ask(Nodes({2: NODE, 3: NODE}, slow=3), NODE, timeout=None)
     assert replies[NODE].error.code == 5
