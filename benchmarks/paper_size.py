@@ -12,17 +12,18 @@ three batches of examples per client, two steps on those, and one step on nine b
 - measuring: seconds of one evaluation, fine-tuning included, scaled to the whole data;
 - MiB: peak resident memory of the run of two steps.
 
-The first client of each run, which pays for what a process does once, is not counted. Hours are of
-a whole run on one core: rounds x (clients x (rest + local steps x step) + examples x pass) and its
-evaluations, where rest is what neither more steps nor more examples lengthen. Examples are those of
-the data set as it lies here. Prints markdown; `--json FILE` keeps what is measured, and a later
-call goes on from there. Close whatever else uses the CPUs.
+A client that fills no batch is not counted, nor is the largest: its turn comes first, and it pays
+for what a process does once. Hours are of a whole run on one core: rounds x (clients x (rest +
+local steps x step) + examples x pass) and its evaluations, where rest is what neither more steps
+nor more examples lengthen. Examples are those of the data set as it lies here. Prints markdown;
+`--json FILE` keeps what is measured, and a later call goes on from there. Close whatever else uses
+the CPUs.
 """
 
 import argparse
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ Row = dict[str, Any]
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 FOLDERS = ("fashion-mnist-dual", "cifar10-dual", "cifar100-20-dual", "fed-isic2019")
 FEW, MANY = 3, 9
-"""Batches of training examples that a client has on average: enough that each fills one."""
+"""Batches of training examples that a client has on average."""
 
 
 def measure(preset: Path) -> Row:
@@ -52,12 +53,14 @@ def measure(preset: Path) -> Row:
     one = _run(preset, {**_pool(whole, FEW), "local-steps": 1})
     two = _run(preset, {**_pool(whole, FEW), "local-steps": 2})
     large = _run(preset, {**_pool(whole, MANY), "local-steps": 1})
-    if one.fewest < whole.batch_size:
-        raise RuntimeError(f"{preset}: a client with {one.fewest} examples fills no batch")
-    step = (two.seconds - one.seconds) / one.clients
-    per_example = max(large.seconds - one.seconds, 0.0) / (large.examples - one.examples)
-    rest = max(one.seconds - one.examples * per_example - one.clients * step, 0.0) / one.clients
-    measuring = large.measuring * examples / large.pool
+    first = min(one.examples, key=lambda i: (-one.examples[i], i))
+    counted = [i for i, n in one.examples.items() if i != first and n >= whole.batch_size]
+    clients, seconds = len(counted), one.seconds_of(counted)
+    step = (two.seconds_of(counted) - seconds) / clients
+    more = large.examples_of(counted) - one.examples_of(counted)
+    per_example = max(large.seconds_of(counted) - seconds, 0.0) / more
+    rest = max(seconds - one.examples_of(counted) * per_example - clients * step, 0.0) / clients
+    measuring = large.measuring * examples / sum(large.examples.values())
     evaluations = whole.num_server_rounds // whole.evaluate_every
     a_client = rest + whole.local_steps * step
     a_round = whole.num_clients * a_client + examples * per_example
@@ -88,15 +91,20 @@ def _pool(config: Config, batches: int) -> Mapping[str, Scalar]:
 
 @dataclass(frozen=True)
 class Short:
-    """One round: of all clients but the first, and of the whole process."""
+    """One round: examples and seconds by client, of its evaluation, and the process's memory."""
 
-    clients: int
-    examples: int
-    seconds: float
-    fewest: int
-    pool: int
+    examples: dict[int, int]
+    seconds: dict[int, float]
     measuring: float
     mib: float
+
+    def examples_of(self, clients: Iterable[int]) -> int:
+        """Return the examples of some clients together."""
+        return sum(self.examples[i] for i in clients)
+
+    def seconds_of(self, clients: Iterable[int]) -> float:
+        """Return what some clients took together."""
+        return sum(self.seconds[i] for i in clients)
 
 
 def _run(preset: Path, values: Mapping[str, Scalar]) -> Short:
@@ -106,14 +114,12 @@ def _run(preset: Path, values: Mapping[str, Scalar]) -> Short:
         finished = finish(python("-m", "fedhet_app.cli", "run", str(preset), *arguments))
         reader = RunReader(Path(folder))
         (row,) = reader.rounds
-        first, *others = sorted(reader.clients, key=lambda client: client["partition"])
-    examples = [client["examples"] for client in others]
+        clients = reader.clients
     return Short(
-        clients=len(others),
-        examples=sum(examples),
-        seconds=sum(client["seconds"] + client.get("seconds-e-step", 0.0) for client in others),
-        fewest=min(first["examples"], *examples),
-        pool=first["examples"] + sum(examples),
+        examples={each["partition"]: each["examples"] for each in clients},
+        seconds={
+            each["partition"]: each["seconds"] + each.get("seconds-e-step", 0.0) for each in clients
+        },
         measuring=row["seconds-evaluation"],
         mib=finished.main_mib,
     )
