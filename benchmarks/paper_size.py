@@ -2,9 +2,10 @@
 
     python benchmarks/paper_size.py [PRESET...] [--json FILE]
 
-PRESET is a `configs/*/*-paper.toml` (default: all of Paper B). Each runs three times for one round
-in a fresh process, on the in-process engine with one torch thread: one local step per client on
-three batches of examples per client, two steps on those, and one step on nine batches. They give
+PRESET is a `configs/*/*-paper.toml` (default: all of Paper B). Each is begun three times in a fresh
+process, on the in-process engine with one torch thread, and stopped after its first round: one
+local step per client on three batches of examples per client, two steps on those, and one step on
+nine batches and an evaluation. They give
 
 - step: seconds of one local step of one client, of all models that the method trains in it;
 - pass: milliseconds per training example of what a round does beside its steps (E-step, choice of a
@@ -24,17 +25,18 @@ import argparse
 import json
 import tempfile
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from processes import finish, python
-from workloads import as_pairs
 
+from fedhet_app import engine
 from fedhet_app.config import Config, parse
 from fedhet_app.config_files import load_toml
 from fedhet_app.options import Scalar
-from fedhet_app.results import RunReader
+from fedhet_app.results import RunReader, round_observer
 from fedhet_app.task import Task
 
 Row = dict[str, Any]
@@ -50,9 +52,10 @@ def measure(preset: Path) -> Row:
     values = load_toml(preset)
     whole = parse(values)
     examples = sum(Task(whole).partition.sizes)
-    one = _run(preset, {**_pool(whole, FEW), "local-steps": 1})
-    two = _run(preset, {**_pool(whole, FEW), "local-steps": 2})
-    large = _run(preset, {**_pool(whole, MANY), "local-steps": 1})
+    few, many = (_pool(whole, batches) for batches in (FEW, MANY))
+    one = _begun(preset, {**few, "local-steps": 1})
+    two = _begun(preset, {**few, "local-steps": 2})
+    large = _begun(preset, {**many, **_evaluation(whole, many), "local-steps": 1})
     first = min(one.examples, key=lambda i: (-one.examples[i], i))
     counted = [i for i, n in one.examples.items() if i != first and n >= whole.batch_size]
     clients, seconds = len(counted), one.seconds_of(counted)
@@ -107,11 +110,41 @@ class Short:
         return sum(self.seconds[i] for i in clients)
 
 
-def _run(preset: Path, values: Mapping[str, Scalar]) -> Short:
-    own = {"num-server-rounds": 1, "checkpoint-every": 0, "device": "cpu", **values}
+def _evaluation(whole: Config, pool: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
+    """Return the options that evaluate after a round, on as much of the test set as is trained on.
+
+    Dual heterogeneity deals test examples out of its pool already.
+    """
+    if whole.partition == "dual":
+        return {"evaluate-every": 1}
+    task = Task(whole)
+    (wanted,) = pool.values()
+    share = int(wanted) / sum(task.partition.sizes)
+    return {"evaluate-every": 1, "evaluate-examples": round(share * len(task.dataset.test.labels))}
+
+
+class _Enough(Exception):  # noqa: N818 - what was to be measured is
+    pass
+
+
+def begin(preset: Path, values: Mapping[str, Scalar], directory: str) -> None:
+    """Run a preset, with values of its own, for one round."""
+
+    def stop(row: Mapping[str, Any]) -> None:
+        raise _Enough
+
+    round_observer.set(stop)
+    own: dict[str, Scalar] = {"num-server-rounds": 2, "evaluate-every": 0, "device": "cpu"}
+    own |= {**values, "checkpoint-every": 0, "results-dir": directory}
+    config = parse({**load_toml(preset), **own})
+    with suppress(_Enough):
+        engine.run(config, engine="inline")
+
+
+def _begun(preset: Path, values: Mapping[str, Scalar]) -> Short:
     with tempfile.TemporaryDirectory() as folder:
-        arguments = ["--engine", "inline", "--results", folder, "--set", as_pairs(own)]
-        finished = finish(python("-m", "fedhet_app.cli", "run", str(preset), *arguments))
+        asked = [str(preset), json.dumps(dict(values)), folder]
+        finished = finish(python(__file__, "--begin", *asked))
         reader = RunReader(Path(folder))
         (row,) = reader.rounds
         clients = reader.clients
@@ -137,7 +170,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("presets", nargs="*", type=_preset)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--begin", nargs=3, metavar=("PRESET", "VALUES", "DIR"))
     arguments = parser.parse_args()
+    if arguments.begin:
+        preset, values, directory = arguments.begin
+        begin(Path(preset), json.loads(values), directory)
+        return
     presets = arguments.presets or [
         path for folder in FOLDERS for path in sorted((CONFIGS / folder).glob("*-paper.toml"))
     ]
