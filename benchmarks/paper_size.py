@@ -51,7 +51,7 @@ def measure(preset: Path) -> Row:
     """Return what three short runs of a preset take, and what follows for the whole run."""
     values = load_toml(preset)
     whole = parse(values)
-    examples = sum(Task(whole).partition.sizes)
+    examples = int(sum(Task(whole).partition.sizes))
     few, many = (_pool(whole, batches) for batches in (FEW, MANY))
     one = _begun(preset, {**few, "local-steps": 1})
     two = _begun(preset, {**few, "local-steps": 2})

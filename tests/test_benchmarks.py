@@ -135,3 +135,23 @@ def test_bytes_are_a_header_above_the_parameters(cache):
 def test_a_command_that_fails_is_named_with_what_it_said():
     with pytest.raises(RuntimeError, match=r"3\n.*no such thing"):
         finish(python("-c", "import sys; print('no such thing'); sys.exit(3)"))
+
+
+def test_paper_size_tells_a_runs_hours_by_its_first_round_and_measures_once(cache):
+    options = {"strategy": "fedspm", "partition": "dual", "batch-size": 16, "lr": 0.05}
+    preset, kept = cache / "preset.toml", cache / "rows.json"
+    values = {**options, "dataset": "digits", "num-clients": 4, "num-server-rounds": 900}
+    values |= {"local-steps": 5, "evaluate-every": 300, "capacity-tiers": "1.0"}
+    values |= {"capacity-probs": "1.0", "fraction-train": 1.0}
+    preset.write_text("".join(f"{key} = {json.dumps(each)}\n" for key, each in values.items()))
+    done = script("paper_size.py", str(preset), "--json", str(kept))
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(kept.read_text())
+    assert row["mib"] > 100
+    assert row["examples"] == sum(Task(parse(values)).partition.sizes)
+    rounds = 900 * row["round"] + 3 * row["measuring"]
+    assert row["hours"] == pytest.approx(rounds / 3600)
+    steps = 4 * (row["rest"] + 5 * row["step"]) + row["examples"] * row["pass"] / 1000
+    assert row["round"] == pytest.approx(steps)
+    assert script("paper_size.py", str(preset), "--json", str(kept)).stdout == done.stdout
+    assert "no such preset: nowhere.toml" in script("paper_size.py", "nowhere.toml").stderr
