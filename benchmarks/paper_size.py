@@ -51,11 +51,12 @@ def measure(preset: Path) -> Row:
     """Return what three short runs of a preset take, and what follows for the whole run."""
     values = load_toml(preset)
     whole = parse(values)
-    examples = int(sum(Task(whole).partition.sizes))
+    task = Task(whole)
+    examples = int(sum(task.partition.sizes))
     few, many = (_pool(whole, batches) for batches in (FEW, MANY))
     one = _begun(preset, {**few, "local-steps": 1})
     two = _begun(preset, {**few, "local-steps": 2})
-    large = _begun(preset, {**many, **_evaluation(whole, many), "local-steps": 1})
+    large = _begun(preset, {**many, **_evaluation(task, many), "local-steps": 1})
     first = min(one.examples, key=lambda i: (-one.examples[i], i))
     counted = [i for i, n in one.examples.items() if i != first and n >= whole.batch_size]
     clients, seconds = len(counted), one.seconds_of(counted)
@@ -110,14 +111,13 @@ class Short:
         return sum(self.seconds[i] for i in clients)
 
 
-def _evaluation(whole: Config, pool: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
+def _evaluation(task: Task, pool: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
     """Return the options that evaluate after a round, on as much of the test set as is trained on.
 
     Dual heterogeneity deals test examples out of its pool already.
     """
-    if whole.partition == "dual":
+    if task.config.partition == "dual":
         return {"evaluate-every": 1}
-    task = Task(whole)
     (wanted,) = pool.values()
     share = int(wanted) / sum(task.partition.sizes)
     return {"evaluate-every": 1, "evaluate-examples": round(share * len(task.dataset.test.labels))}

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from contextvars import ContextVar
 from datetime import datetime
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -182,7 +183,7 @@ def check_free(directory: Path) -> None:
     if (directory / CONFIG).exists():
         remedy = "already holds a run; name another directory, or continue it with --resume"
         raise FedhetError("results-dir", str(directory), remedy)
-    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    missing = _missing(directory)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         probe = directory / ".writable"
@@ -248,10 +249,15 @@ def save_tensors(
 
 def make_folder(folder: Path, *, durable: bool) -> None:
     """Make a folder and those above it; ``durable``: wait until their names are on the disk."""
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    made = _missing(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for path in made if durable else ():
         _sync_folder(path.parent)
+
+
+def _missing(folder: Path) -> list[Path]:
+    """Return a folder and those above it that are not there, innermost first."""
+    return list(takewhile(lambda path: not path.exists(), (folder, *folder.parents)))
 
 
 def _sync_folder(folder: Path) -> None:

@@ -6,9 +6,9 @@ With one cluster it is FedAvg.
 
 With random initial models nearly all clients may choose the same, whose lead then grows. So before
 the first round the clients tell which of the models they would choose, and all models are drawn
-again until each has a client, at most ``DRAWS`` times. After that the first draw is taken, and in
-the server deals the models out to all clients in turn; each trains the one that it was dealt in
-the first of its rounds that counts.
+again until each has a client, at most ``DRAWS`` times. After that the first draw is taken, and the
+server deals the models out to all clients in turn; each trains the one that it was dealt in the
+first of its rounds that counts.
 
 Deviations:
     1. The published code demands that each cluster get at least a given share of the clients, for
