@@ -34,11 +34,10 @@ def load_toml(path: Path) -> dict[str, Scalar]:
 def parse_pairs(text: str) -> dict[str, Scalar]:
     """Return the values of ``key=value`` pairs separated by spaces.
 
-    Values are written as in TOML, but text needs quotes only where it holds a space. The last pair
-    of a key counts.
+    Values are written as in TOML, but text needs quotes only where it holds a space.
 
     Raises:
-        FedhetError: Something is not a pair.
+        FedhetError: Something is not a pair, or a key is given twice.
     """
     pairs: dict[str, Scalar] = {}
     position = 0
@@ -48,6 +47,8 @@ def parse_pairs(text: str) -> dict[str, Scalar]:
         if match is None:
             remedy = "must be key=value pairs separated by spaces; quote a value that holds a space"
             raise FedhetError("--set", text[position:].strip(), remedy)
+        if match[1] in pairs:
+            raise FedhetError("--set", f"{match[1]}={match[2]}", f"{match[1]} is given twice")
         pairs[match[1]] = _value(match[1], match[2])
         position = match.end()
     return pairs

@@ -35,7 +35,7 @@ ROUNDS, CLIENTS, MODEL = "rounds.jsonl", "clients.jsonl", "model.safetensors"
 COST = "cost.json"
 SHIFT = "shift.safetensors"
 
-_UNWRITTEN = "cannot be written ({}); make room, or name a folder that is there"
+_UNWRITTEN = "cannot be written ({}); make room, or name a file in a folder that is there"
 
 
 def write_json(path: Path, content: object, *, key: str = "file") -> None:
@@ -181,7 +181,7 @@ def check_free(directory: Path) -> None:
         FedhetError: It cannot be written to, or holds another run.
     """
     if (directory / CONFIG).exists():
-        remedy = "already holds a run; name another directory, or continue it with --resume"
+        remedy = "already holds a run; name another directory, or continue it with resume=true"
         raise FedhetError("results-dir", str(directory), remedy)
     missing = _missing(directory)
     try:

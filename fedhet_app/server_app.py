@@ -88,6 +88,8 @@ def run(grid: Grid, config: Config) -> Path:
         if task.dataset.shift_example is not None:
             writer.write_shift(task.dataset.shift_example)
         LOG.info("writing to %s", directory)
+        if resumed and resumed.server_round == config.num_server_rounds:
+            LOG.info("all its rounds are done already")
         strategy = start(writer=writer, resumed=resumed)
         strategy.run(grid)
         strategy.write_model()

@@ -17,8 +17,13 @@ from fedhet_app.results import RunReader, load_tensors
 from fedhet_app.task import Task
 
 FEDHET = str(Path(sys.executable).with_name("fedhet"))
-SMALL = " ".join(f"{key}={value}" for key, value in TINY.items())
 PLAIN = {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
+
+
+def small(**options):
+    """Return what ``--set`` takes for a short run, with options of its own."""
+    own = {key.replace("_", "-"): value for key, value in options.items()}
+    return " ".join(f"{key}={value}" for key, value in {**TINY, **own}.items())
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +92,14 @@ def test_the_help_of_a_command_tells_what_its_arguments_are(name, fedhet):
         assert re.search(rf"\b{argument}\b", told)
 
 
+def test_a_run_that_is_finished_has_nothing_to_resume_and_says_so(fedhet, finished):
+    weights = (finished.directory / "model.safetensors").read_bytes()
+    status, out, _ = fedhet("run", "--engine", "inline", "--resume", finished.directory)
+    assert status == 0
+    assert "all its rounds are done already" in out
+    assert (finished.directory / "model.safetensors").read_bytes() == weights
+
+
 def test_resume_takes_its_config_from_the_run(fedhet, finished, tmp_path):
     preset = tmp_path / "preset.toml"
     preset.write_text("lr = 0.1\n")
@@ -108,7 +121,7 @@ def test_status_and_streams_of_the_installed_command(tmp_path):
 def test_a_run_ends_with_its_table_and_directory(tmp_path):
     preset = tmp_path / "preset.toml"
     preset.write_text('strategy = "has-fl"\nnum-server-rounds = 9\n[has-fl]\ngamma = 0.1\n')
-    pairs = SMALL.replace("strategy=fedavg", "evaluate-every=1")
+    pairs = small(evaluate_every=1).removeprefix("strategy=fedavg ")
     done = command("run", preset, "--engine", "inline", "--set", pairs, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     directory = Path(done.stdout.splitlines()[-1])
@@ -129,7 +142,7 @@ def test_a_users_own_network_in_the_working_directory_is_found(tmp_path):
         "    return nn.Sequential(nn.Flatten(), nn.Linear(64, hidden), nn.ReLU(),\n"
         "                         nn.Linear(hidden, spec.num_classes))\n"
     )
-    pairs = f"{SMALL} strategy=heterofl model=mine:build"
+    pairs = small(strategy="heterofl", model="mine:build")
     done = command("run", "--engine", "inline", "--results", "out", "--set", pairs, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     shapes = {name: array.shape for name, array in RunReader(tmp_path / "out").model().items()}
@@ -240,7 +253,7 @@ LONG = {"num_server_rounds": 100, "local_steps": 3}
 
 def interrupt(directory, engine, rows, number=signal.SIGINT):
     """Start a long run, signal it after some rounds; return process, output and children."""
-    pairs = f"{SMALL} num-server-rounds=100 local-steps=3 checkpoint-every=0"
+    pairs = small(num_server_rounds=100, local_steps=3, checkpoint_every=0)
     arguments = ["run", "--engine", engine, "--results", str(directory), "--set", pairs]
     process = subprocess.Popen(
         [FEDHET, *arguments],
@@ -330,5 +343,5 @@ def test_packages_of_the_same_name_in_the_working_directory_are_not_taken(tmp_pa
     clash = tmp_path / "strategies" / "__init__.py"
     clash.parent.mkdir()
     clash.write_text("raise RuntimeError('another package')\n")
-    done = command("run", "--engine", "inline", "--set", SMALL, cwd=tmp_path)
+    done = command("run", "--engine", "inline", "--set", small(), cwd=tmp_path)
     assert done.returncode == 0, done.stderr

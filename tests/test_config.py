@@ -446,9 +446,13 @@ def test_a_number_in_quotes_stays_text():
         parse(parse_pairs("lr='0.1'"))
 
 
-def test_pairs_may_be_none_and_the_last_counts():
+def test_pairs_may_be_none():
     assert parse_pairs("  ") == {}
-    assert parse_pairs("lr=0.1 lr=0.2") == {"lr": 0.2}
+
+
+def test_a_key_is_given_once():
+    with pytest.raises(FedhetError, match=r"lr=0\.2'.*lr is given twice"):
+        parse_pairs("lr=0.1 lr=0.2")
 
 
 def test_backslashes_in_quotes_stay():

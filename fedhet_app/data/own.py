@@ -8,6 +8,7 @@ nobody knows.
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -202,9 +203,13 @@ def _by_name(found: list[str], facts: Facts, place: str) -> NDArray[np.int64]:
     if all(name.isascii() and name.isdigit() for name in found):
         return np.array([int(name) for name in found])
     strange = [name for name in found if name not in numbers]
-    shown = ", ".join(map(repr, strange[:_SHOWN])) + (", ..." if len(strange) > _SHOWN else "")
     if facts.class_names is None:
         way = "the run has numbers alone; name them 0, 1, ..., or set class-names in the run config"
     else:
-        way = f"the run's are {', '.join(facts.class_names[:_SHOWN])}, ...; rename or remove them"
-    raise FedhetError(KEY, place, f"has classes {shown}; {way}")
+        known = _shown(facts.class_names)
+        way = f"the run's are {known}; rename or remove them, or mend class-names"
+    raise FedhetError(KEY, place, f"has classes {_shown([*map(repr, strange)])}; {way}")
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")

@@ -59,8 +59,9 @@ class RayGrid(InlineGrid):
             backend.build(self._load)
         except ValueError as error:
             backend.terminate()
-            remedy = f"this machine has no room for a client that takes {resources}; lower it"
-            raise FedhetError("client-cpus, client-gpus", resources, remedy) from error
+            asked = "{num_cpus}, {num_gpus}".format_map(resources)
+            remedy = "this machine has no room for a client that takes so much; lower it"
+            raise FedhetError("client-cpus, client-gpus", asked, remedy) from error
         return backend
 
     def send_and_receive(

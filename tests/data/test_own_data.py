@@ -184,7 +184,7 @@ def refused(folder, wanted, remedy, key=None, **options):
 def test_images_that_do_not_fit_are_refused(images):
     refused(images, facts("3x6x9", names="a,b"), "images of 6x8, and the run takes 6x9; resize")
     refused(images, facts("1x6x8", names="a,b"), "images in colour, and the run takes grey ones")
-    refused(images, facts("3x6x8", names="a,c"), "has classes 'b'; the run's are a, c")
+    refused(images, facts("3x6x8", names="a,c"), "has classes 'b'; the run's are a, c; rename")
     refused(images, facts("3x6x8", 2), "has classes 'a', 'b'; the run has numbers alone")
     refused(images, facts("8", 2), "holds images, and the run takes rows of 8 numbers")
     (images / "a").rename(images / "7")
