@@ -5,7 +5,8 @@
 PRESET is a `configs/*/*-paper.toml` (default: all of Paper B). Each is begun three times in a fresh
 process, on the in-process engine with one torch thread, and stopped after its first round: one
 local step per client on three batches of examples per client, two steps on those, and one step on
-nine batches and an evaluation. They give
+nine batches and an evaluation (Ditto, which deals its steps to two models: two, four and two). They
+give
 
 - step: seconds of one local step of one client, of all models that the method trains in it;
 - pass: milliseconds per training example of what a round does beside its steps (E-step, choice of a
@@ -54,16 +55,18 @@ def measure(preset: Path) -> Row:
     task = Task(whole)
     examples = int(sum(task.partition.sizes))
     few, many = (_pool(whole, batches) for batches in (FEW, MANY))
-    one = _begun(preset, {**few, "local-steps": 1})
-    two = _begun(preset, {**few, "local-steps": 2})
-    large = _begun(preset, {**many, **_evaluation(task, many), "local-steps": 1})
+    models = 2 if whole.strategy == "ditto" else 1
+    one = _begun(preset, {**few, "local-steps": models})
+    two = _begun(preset, {**few, "local-steps": 2 * models})
+    large = _begun(preset, {**many, **_evaluation(task, many), "local-steps": models})
     first = min(one.examples, key=lambda i: (-one.examples[i], i))
     counted = [i for i, n in one.examples.items() if i != first and n >= whole.batch_size]
     clients, seconds = len(counted), one.seconds_of(counted)
-    step = (two.seconds_of(counted) - seconds) / clients
+    step = (two.seconds_of(counted) - seconds) / (clients * models)
     more = large.examples_of(counted) - one.examples_of(counted)
     per_example = max(large.seconds_of(counted) - seconds, 0.0) / more
-    rest = max(seconds - one.examples_of(counted) * per_example - clients * step, 0.0) / clients
+    beside = seconds - one.examples_of(counted) * per_example
+    rest = max(beside / clients - models * step, 0.0)
     measuring = large.measuring * examples / sum(large.examples.values())
     evaluations = whole.num_server_rounds // whole.evaluate_every
     a_client = rest + whole.local_steps * step
