@@ -48,7 +48,8 @@ def parse_pairs(text: str) -> dict[str, Scalar]:
             remedy = "must be key=value pairs separated by spaces; quote a value that holds a space"
             raise FedhetError("--set", text[position:].strip(), remedy)
         if match[1] in pairs:
-            raise FedhetError("--set", f"{match[1]}={match[2]}", f"{match[1]} is given twice")
+            remedy = f"{match[1]} is given twice; keep one"
+            raise FedhetError("--set", f"{match[1]}={match[2]}", remedy)
         pairs[match[1]] = _value(match[1], match[2])
         position = match.end()
     return pairs

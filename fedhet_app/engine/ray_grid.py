@@ -59,8 +59,8 @@ class RayGrid(InlineGrid):
             backend.build(self._load)
         except ValueError as error:
             backend.terminate()
-            asked = "{num_cpus}, {num_gpus}".format_map(resources)
-            remedy = "this machine has no room for a client that takes so much; lower it"
+            asked = ", ".join(str(amount) for amount in resources.values())
+            remedy = "this machine has no room for a client that takes that; lower it"
             raise FedhetError("client-cpus, client-gpus", asked, remedy) from error
         return backend
 

@@ -142,4 +142,5 @@ def _check_room(configs: Sequence[Config]) -> None:
             for machine in machines
         ):
             remedy = "no machine has room for a run that takes that; lower it"
-            raise FedhetError("client-cpus, client-gpus", wanted, remedy)
+            asked = f"{config.client_cpus}, {config.client_gpus}"
+            raise FedhetError("client-cpus, client-gpus", asked, remedy)

@@ -503,7 +503,8 @@ def test_the_commands_mistakes_are_one_line(fedhet, tmp_path, clients):
     status, _, err = fedhet("audit", directory, "--json", tmp_path / "no" / "audit.json")
     assert (status, err.count("\n")) == (2, 1)
     assert "--json = " in err
-    assert "cannot be written (No such file or directory); make room, or name a file in a folder" in err
+    why = "cannot be written (No such file or directory)"
+    assert f"{why}; make room, or name a file in a folder that is there" in err
 
 
 def test_a_column_that_no_run_has_is_refused(fedhet, tmp_path, clients):
