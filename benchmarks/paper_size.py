@@ -5,21 +5,21 @@
 PRESET is a `configs/*/*-paper.toml` (default: all of Paper B). Each is begun three times in a fresh
 process, on the in-process engine with one torch thread, and stopped after its first round: one
 local step per client on three batches of examples per client, two steps on those, and one step on
-nine batches and an evaluation (Ditto, which deals its steps to two models: two, four and two). They
-give
+nine batches (Ditto, which deals its steps to two models: two, four and two). Under dual
+heterogeneity three clients are enough: what a client does does not depend on how many there are.
+They give
 
 - step: seconds of one local step of one client, of all models that the method trains in it;
 - pass: milliseconds per training example of what a round does beside its steps (E-step, choice of a
   cluster, density ratio block);
-- measuring: seconds of one evaluation, fine-tuning included, scaled to the whole data;
 - MiB: peak resident memory of the run of two steps.
 
 A client that fills no batch is not counted, nor is the largest: its turn comes first, and it pays
-for what a process does once. Hours are of a whole run on one core: rounds x (clients x (rest +
-local steps x step) + examples x pass) and its evaluations, where rest is what neither more steps
-nor more examples lengthen. Examples are those of the data set as it lies here. Prints markdown;
-`--json FILE` keeps what is measured, and a later call goes on from there. Close whatever else uses
-the CPUs.
+for what a process does once. Hours are of a whole run's training on one core, without evaluations:
+rounds x (clients x (rest + local steps x step) + examples x pass), where rest is what neither more
+steps nor more examples lengthen. Examples and natural clients are those of the data set as it lies
+here. It prints markdown; `--json FILE` keeps what is measured, and a later call goes on from there.
+Close whatever else uses the CPUs.
 """
 
 import argparse
@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from processes import finish, python
 
 from fedhet_app import engine
@@ -46,29 +47,27 @@ CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 FOLDERS = ("fashion-mnist-dual", "cifar10-dual", "cifar100-20-dual", "fed-isic2019")
 FEW, MANY = 3, 9
 """Batches of training examples that a client has on average."""
+CLIENTS = 3
 
 
 def measure(preset: Path) -> Row:
     """Return what three short runs of a preset take, and what follows for the whole run."""
-    values = load_toml(preset)
-    whole = parse(values)
+    whole = _with_clients_here(parse(load_toml(preset)))
     task = Task(whole)
     examples = int(sum(task.partition.sizes))
     few, many = (_pool(whole, batches) for batches in (FEW, MANY))
     models = 2 if whole.strategy == "ditto" else 1
     one = _begun(preset, {**few, "local-steps": models})
     two = _begun(preset, {**few, "local-steps": 2 * models})
-    large = _begun(preset, {**many, **_evaluation(task, many), "local-steps": models})
-    first = min(one.examples, key=lambda i: (-one.examples[i], i))
-    counted = [i for i, n in one.examples.items() if i != first and n >= whole.batch_size]
+    large = _begun(preset, {**many, "local-steps": models})
+    first = {one.first, two.first, large.first}
+    counted = [i for i, n in one.examples.items() if i not in first and n >= whole.batch_size]
     clients, seconds = len(counted), one.seconds_of(counted)
     step = (two.seconds_of(counted) - seconds) / (clients * models)
     more = large.examples_of(counted) - one.examples_of(counted)
     per_example = max(large.seconds_of(counted) - seconds, 0.0) / more
     beside = seconds - one.examples_of(counted) * per_example
     rest = max(beside / clients - models * step, 0.0)
-    measuring = large.measuring * examples / sum(large.examples.values())
-    evaluations = whole.num_server_rounds // whole.evaluate_every
     a_client = rest + whole.local_steps * step
     a_round = whole.num_clients * a_client + examples * per_example
     return {
@@ -77,11 +76,18 @@ def measure(preset: Path) -> Row:
         "step": step,
         "pass": 1000 * per_example,
         "rest": rest,
-        "measuring": measuring,
         "mib": two.mib,
         "round": a_round,
-        "hours": (whole.num_server_rounds * a_round + evaluations * measuring) / 3600,
+        "hours": whole.num_server_rounds * a_round / 3600,
     }
+
+
+def _with_clients_here(config: Config) -> Config:
+    """Return a run with as many natural clients as the data set has here, where it has fewer."""
+    owners = Task(config).dataset.train_groups
+    if config.partition != "natural" or owners is None:
+        return config
+    return config.with_nodes(min(config.num_clients, len(np.unique(owners))))
 
 
 def _name(preset: Path) -> str:
@@ -89,21 +95,25 @@ def _name(preset: Path) -> str:
 
 
 def _pool(config: Config, batches: int) -> Mapping[str, Scalar]:
-    """Return the options that leave each client that many batches."""
-    wanted = batches * config.batch_size * config.num_clients
+    """Return the options that leave each client that many batches, and as few clients as serve."""
+    wanted = batches * config.batch_size
     if config.partition == "dual":
-        return {"dual.examples": wanted}
-    return {"max-train-examples": wanted}
+        return {"dual.examples": wanted * CLIENTS, "num-clients": CLIENTS}
+    return {"max-train-examples": wanted * config.num_clients, "num-clients": config.num_clients}
 
 
 @dataclass(frozen=True)
 class Short:
-    """One round: examples and seconds by client, of its evaluation, and the process's memory."""
+    """One round: examples and seconds by client, and the process's memory in MiB."""
 
     examples: dict[int, int]
     seconds: dict[int, float]
-    measuring: float
     mib: float
+
+    @property
+    def first(self) -> int:
+        """The client whose turn comes first: the one with the most examples."""
+        return min(self.examples, key=lambda i: (-self.examples[i], i))
 
     def examples_of(self, clients: Iterable[int]) -> int:
         """Return the examples of some clients together."""
@@ -112,18 +122,6 @@ class Short:
     def seconds_of(self, clients: Iterable[int]) -> float:
         """Return what some clients took together."""
         return sum(self.seconds[i] for i in clients)
-
-
-def _evaluation(task: Task, pool: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
-    """Return the options that evaluate after a round, on as much of the test set as is trained on.
-
-    Dual heterogeneity deals test examples out of its pool already.
-    """
-    if task.config.partition == "dual":
-        return {"evaluate-every": 1}
-    (wanted,) = pool.values()
-    share = int(wanted) / sum(task.partition.sizes)
-    return {"evaluate-every": 1, "evaluate-examples": round(share * len(task.dataset.test.labels))}
 
 
 class _Enough(Exception):  # noqa: N818 - what was to be measured is
@@ -149,14 +147,12 @@ def _begun(preset: Path, values: Mapping[str, Scalar]) -> Short:
         asked = [str(preset), json.dumps(dict(values)), folder]
         finished = finish(python(__file__, "--begin", *asked))
         reader = RunReader(Path(folder))
-        (row,) = reader.rounds
         clients = reader.clients
     return Short(
         examples={each["partition"]: each["examples"] for each in clients},
         seconds={
             each["partition"]: each["seconds"] + each.get("seconds-e-step", 0.0) for each in clients
         },
-        measuring=row["seconds-evaluation"],
         mib=finished.main_mib,
     )
 
@@ -192,13 +188,12 @@ def main() -> None:
         rows.append(measure(preset))
         if arguments.json:
             arguments.json.write_text(json.dumps(rows, indent=1))
-    print("| preset | examples | step (s) | pass (ms) | round (s) | measuring (s) | MiB | hours |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("| preset | examples | step (s) | pass (ms) | round (s) | MiB | hours |")
+    print("|---|---|---|---|---|---|---|")
     for row in rows:
         print(
             f"| {row['preset']} | {row['examples']} | {row['step']:.2f} | {row['pass']:.2f} "
-            f"| {row['round']:.0f} | {row['measuring']:.0f} | {row['mib']:.0f} "
-            f"| {row['hours']:.1f} |"
+            f"| {row['round']:.0f} | {row['mib']:.0f} | {row['hours']:.1f} |"
         )
 
 

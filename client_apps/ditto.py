@@ -3,8 +3,9 @@
 In each of its rounds client i trains the global model w^t as FedAvg does and returns it; its
 personal model v_i, which never leaves it, takes steps v <- v - lr (grad f_i(v) + lam (v - w^t)),
 w^t being the global model at the start of the round. Clients predict with v_i. With lam = 0 it is
-local training; as lam grows v_i becomes the global model. The global model is FedAvg's with the
-steps that are left to it.
+local training; as lam grows v_i follows the global model, up to the lam at which gradient steps on
+the proximal term diverge by themselves, lr lam = 2 (1 + momentum). The global model is FedAvg's
+with the steps that are left to it.
 
 Deviations:
     1. Half of a round's local steps train each of the two models (the odd one the global), so that

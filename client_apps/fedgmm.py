@@ -28,7 +28,7 @@ from client_apps.fedspm import diagnostics
 from fedhet_app.client_state import ClientState
 from fedhet_app.gaussian_model import MASS, MOMENTS, gaussian_model_of
 from fedhet_app.mixture.em import log_weights, mixture_probabilities
-from fedhet_app.mixture.gaussian import joint_posterior, log_densities, moments
+from fedhet_app.mixture.gaussian import joint_posterior, moments
 from fedhet_app.mixture_model import DIAGNOSTICS, PI
 from fedhet_app.task import Task
 from fedhet_app.wire import Query, TrainReply, TrainRequest
@@ -65,7 +65,7 @@ def train(task: Task, partition: int, request: TrainRequest) -> TrainReply:
     rows = torch.from_numpy(task.partition.client(partition)).to(task.device)
     labels = task.train_examples.labels[rows]
     z = model.projected(model.features(task.train_examples, rows))
-    densities = log_densities(z, model.shared.gaussians)
+    densities = model.log_densities(z)
     logits = model.logits(task.train_examples, rows)
     log_pi = log_pi_of(task, state)
     q = joint_posterior(log_pi, densities, log_likelihoods(logits, labels))

@@ -23,7 +23,7 @@ from client_apps import local
 from fedhet_app.seeding import rng_for
 from fedhet_app.submodel.flat import FlatModule
 from fedhet_app.task import Task
-from fedhet_app.training import Forward, cross_entropy_objective
+from fedhet_app.training import Forward, Objective, cross_entropy_objective
 from fedhet_app.wire import TrainReply, TrainRequest
 
 
@@ -39,6 +39,19 @@ def train(task: Task, partition: int, request: TrainRequest) -> TrainReply:
         draw=lambda: parts[rng.integers(len(parts))], distillation=config.fjord.distillation
     )
     return local.train(task, partition, request, objective=objective)
+
+
+def costliest(task: Task, width: float) -> Objective:
+    """Return the objective of the mini-batch that costs a slice most.
+
+    With distillation that is one whose widest narrower part is taught, else one of the whole slice.
+    """
+    config = task.config
+    narrower = [tier for tier in config.tiers if tier < width]
+    if config.fjord.draw == "round" or not config.fjord.distillation or not narrower:
+        return cross_entropy_objective
+    part = nested(task, narrower[-1], width)
+    return OrderedDropout(draw=lambda: part, distillation=True)
 
 
 class Nested:

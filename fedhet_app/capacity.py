@@ -3,7 +3,8 @@
 With ``capacity = "auto"`` the node takes the widest of the run's ``capacity-tiers`` whose local
 step fits ``step-ms`` and ``memory-mb``. What is measured is a step of the run's own loop, network
 and batch size at each width, on random examples, in a process that does nothing else
-(``trial_step``). The node has ``node-timeout`` seconds for all of it.
+(``trial_step``); with FjORD's distillation the one that costs most. The node has ``node-timeout``
+seconds for all of it.
 
 Memory is the peak resident set of that process, interpreter, torch and this app included: it is
 what the device must have free and what its kernel kills for. Python's tracemalloc does not see
@@ -139,9 +140,11 @@ def _key(task: Task, budgets: dict[str, float]) -> str:
     """Return a hash of all that a measurement depends on, as far as can be known."""
     config = task.config
     step = [config.batch_size, config.clip_norm, config.momentum, config.weight_decay]
-    what = [config.model, config.capacity_tiers, config.precision, config.client_cpus, *step]
+    method = [config.strategy, config.fjord.draw, config.fjord.distillation, config.augment]
+    network = [config.model, config.capacity_tiers, config.precision, config.client_cpus]
     machine = [task.device.type, os.cpu_count(), torch.__version__, code_fingerprint()]
-    identity = json.dumps([what, asdict(task.spec), budgets, machine], sort_keys=True)
+    what = [network, step, method, asdict(task.spec), budgets, machine]
+    identity = json.dumps(what, sort_keys=True)
     return hashlib.sha256(identity.encode()).hexdigest()
 
 

@@ -30,6 +30,9 @@ _WITHOUT_EFFECT = {
     "resnet8": ("model-preset",),
     "resnet18": ("model-preset",),
 }
+_OF_ROUTERS = ("routing.momentum", "routing.steps")
+"""Of a routing network that is trained; FedGMM's is as it is drawn, or as another run left it."""
+_OF_SEVERAL = ("fedspm.encoders", "fedspm.init", "fedspm.init-rounds", "fedspm.init-w")
 _LOCATING = ("data-dir", "image-column", "label-column", "test-split")
 
 
@@ -73,7 +76,7 @@ def check_effects(values: Mapping[str, Scalar], defaults: Mapping[str, Scalar]) 
         "privacy.mode": _idle_privacy(str(values["privacy.mode"])),
         "embedding": ("embed-norm",) if not values["embedding"] else (),
         "fedspm.init-w": ("fedspm.init-rounds",) if values["fedspm.init-w"] == "random" else (),
-        "fedspm.components": ("fedspm.encoders",) if values["fedspm.components"] == 1 else (),
+        "fedspm.components": _OF_SEVERAL if values["fedspm.components"] == 1 else (),
         "strategy": [
             *(key for key in values if not belongs(key, strategy)),
             *(("queries",) if strategy not in ROUTING_METHODS else ()),
@@ -90,6 +93,8 @@ def check_effects(values: Mapping[str, Scalar], defaults: Mapping[str, Scalar]) 
 def belongs(key: str, strategy: str) -> bool:
     """Return whether an option can be one of a method's: it is its own, or no method's."""
     group, dot, _ = key.partition(".")
+    if key in _OF_ROUTERS:
+        return strategy in ROUTING_METHODS and strategy != "fedgmm"
     if group == "routing":
         return strategy in ROUTING_METHODS
     return not dot or group in ("dual", "privacy", strategy)

@@ -140,6 +140,15 @@ class GaussianModel:
         )
         return (features - center) @ axes.T
 
+    def log_densities(self, z: Tensor) -> Tensor:
+        """Return those of every Gaussian at z ``(n, d)``, float64 of shape ``(n, A)``.
+
+        They are equal while no survey has given z its axes: z is one point, which tells nothing.
+        """
+        if not self.shared.projection.axes.any():
+            return z.new_zeros(len(z), len(self.shared.gaussians.means))
+        return log_densities(z, self.shared.gaussians)
+
     def logits(self, examples: Examples, rows: Tensor) -> Tensor:
         """Return what every classifier gives for some rows, shape ``(n, B, K)``."""
         return stack_logits(self._task, self.shared.stack, examples, rows)
@@ -153,7 +162,7 @@ class GaussianModel:
             predict: Whether to run the classifiers; else there are no logits, ``(0, B, K)``.
         """
         z = self.projected(self.features(examples, rows))
-        densities = log_densities(z, self.shared.gaussians)
+        densities = self.log_densities(z)
         none = torch.empty(0, self._task.config.fedgmm.components, 0)
         return Outputs(
             logits=self.logits(examples, rows) if predict else none,

@@ -5,6 +5,7 @@ the encoders h and the table (gamma, xi) of all clients. The encoders, with thei
 the table travel as one vector; the heads never do.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedhet_app.mixture.em import log_weights
-from fedhet_app.models import INITS, build_predictor, build_router
+from fedhet_app.models import INITS, ModelSpec, build_predictor, build_router
 from fedhet_app.seeding import torch_seeded
 from fedhet_app.submodel.flat import FlatModule
 from fedhet_app.submodel.layout import unflatten
@@ -81,6 +82,7 @@ class MixtureModel:
             for module in (predictor, router):
                 INITS[config.init](module)
         self.components = config.components
+        self._batch_size = batch_size(task.spec)
         self.predictor = FlatModule(predictor, task.device)
         self.router = FlatModule(router, task.device)
         layout = self.predictor.layout
@@ -154,7 +156,7 @@ class MixtureModel:
         self.predictor.module.eval()
         self.router.module.eval()
         logits, scores = [], []
-        for inputs in _inputs(examples, rows):
+        for inputs in _inputs(examples, rows, self._batch_size):
             if predict:
                 logits.append(self.predictor.module(inputs))
             scores.append(self.router.module(inputs))
@@ -162,9 +164,15 @@ class MixtureModel:
         return Outputs(logits=torch.cat(logits) if logits else none, scores=torch.cat(scores))
 
 
-def _inputs(examples: Examples, rows: Tensor) -> Iterator[Tensor]:
-    for batch in rows.split(BATCH_SIZE):  # type: ignore[no-untyped-call]
+def _inputs(examples: Examples, rows: Tensor, size: int) -> Iterator[Tensor]:
+    for batch in rows.split(size):  # type: ignore[no-untyped-call]
         yield examples.batch(batch)[0]
+
+
+def batch_size(spec: ModelSpec) -> int:
+    """Return how many images go through the networks at once: 256, fewer of more than 64x64."""
+    pixels = math.prod(spec.input_shape[1:])
+    return max(1, min(BATCH_SIZE, BATCH_SIZE * 64 * 64 // pixels))
 
 
 def of_e_step(task: Task) -> tuple[str, ...]:

@@ -308,6 +308,11 @@ class RunReader:
         return dict(self._json(CONFIG)["data"])
 
     @property
+    def partition(self) -> dict[str, Any]:
+        """Who holds how much, and each client's capacity."""
+        return self._json(PARTITION)
+
+    @property
     def summary(self) -> dict[str, Any]:
         """The closing summary.
 

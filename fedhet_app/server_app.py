@@ -11,12 +11,18 @@ from client_apps import CLIENTS
 from fedhet_app import checkpoint, queries
 from fedhet_app.config import PATHS, Config, parse
 from fedhet_app.errors import FedhetError
-from fedhet_app.results import RunWriter, check_free, run_directory
+from fedhet_app.results import RunReader, RunWriter, check_free, run_directory
 from fedhet_app.task import Task, task_for
 from fedhet_app.versions import versions
 from strategies import STRATEGIES
 from strategies.federation import Federation, gather
-from strategies.shares import check_declared, describe_shares, say_what_was_measured, task_of
+from strategies.shares import (
+    as_begun,
+    check_declared,
+    describe_shares,
+    say_what_was_measured,
+    task_of,
+)
 from strategies.watched_grid import WatchedGrid
 
 LOG = logging.getLogger("fedhet")
@@ -60,7 +66,7 @@ def answer(grid: Grid, config: Config) -> Path:
     return queries.write(Path(config.results_dir), answers)
 
 
-def run(grid: Grid, config: Config) -> Path:
+def run(grid: WatchedGrid, config: Config) -> Path:
     """Run one federation on the nodes of ``grid`` and return its run directory.
 
     Raises:
@@ -77,6 +83,8 @@ def run(grid: Grid, config: Config) -> Path:
     task = task_of(config, federation)
     data = {"dataset": task.dataset.fingerprint, "partition": task.partition.fingerprint}
     resumed = checkpoint.load(directory, config, data) if config.resume else None
+    if resumed:
+        federation = as_begun(federation, RunReader(directory).partition)
     check_declared(task, federation)
     say_what_was_measured(federation)
     _say_what_is_odd(task, federation)

@@ -20,14 +20,14 @@ import torch
 from numpy.typing import NDArray
 
 import fedhet_app.client_app  # noqa: F401 - its memory is a node's as well
+from client_apps import fjord, local
 from fedhet_app.capacity import fits
 from fedhet_app.config import Config, parse
 from fedhet_app.data import Dataset, Split
 from fedhet_app.models import ModelSpec
-from fedhet_app.seeding import rng_for
 from fedhet_app.task import Task
 from fedhet_app.task_data import Division, blocks
-from fedhet_app.training import local_sgd
+from fedhet_app.training import cross_entropy_objective
 from fedhet_app.wire import TierCost
 
 WARM_UP, STEPS = 2, 5
@@ -49,11 +49,12 @@ def costs(config: Config, spec: ModelSpec) -> Iterator[TierCost]:
     once = replace(config, local_steps=1, local_epochs=Config.local_epochs)
     for width in config.tiers:
         model = task.module(width)
+        ordered = config.strategy == "fjord"
+        objective = fjord.costliest(task, width) if ordered else cross_entropy_objective
         durations = []
         for step in range(WARM_UP + STEPS):
             started = time.perf_counter()
-            rng = rng_for(config.seed, "shuffle", 0, step)
-            local_sgd(model, task.train_examples, rows, config=once, lr=config.lr, rng=rng)
+            local.fit(task, 0, model, keys=(step,), config=once, lr=config.lr, objective=objective)
             durations.append(time.perf_counter() - started)
         median = statistics.median(durations[WARM_UP:])
         yield TierCost(width=width, ms=1000 * median, memory_mb=peak_bytes(task.device) / _MIB)

@@ -28,6 +28,7 @@ from strategies.federation import Federation
 from strategies.limits import UpdateLimit
 from strategies.roster import Roster
 from strategies.totals import Totals
+from strategies.watched_grid import WatchedGrid
 
 LOG = logging.getLogger("fedhet")
 
@@ -65,7 +66,8 @@ class Round:
     def end_phase(self, phase: str) -> None:
         """Book the seconds since the last phase ended."""
         now = time.perf_counter()
-        self.row[f"seconds-{phase}"] = now - self.mark
+        name = f"seconds-{phase}"
+        self.row[name] = self.row.get(name, 0.0) + now - self.mark
         self.mark = now
 
 
@@ -123,7 +125,7 @@ class RoundStrategy(Strategy):
     def adopt(self, arrays: ArrayRecord) -> None:
         """Take over what a wrapper of Flower's made of the round's average."""
 
-    def run(self, grid: Grid) -> None:
+    def run(self, grid: WatchedGrid) -> None:
         """Run the rounds that are left; on any way out the last whole round is checkpointed."""
         self.grid = grid
         rounds = self.config.num_server_rounds - self.first_round
@@ -203,10 +205,14 @@ class RoundStrategy(Strategy):
         )
         return [each.message for each in ordered]
 
-    def accept(self, replies: Iterable[Message]) -> Accepted:
+    def accept(self, replies: Iterable[Message], *, least: int | None = None) -> Accepted:
         """Return usable replies in the order of partition ids; name and count the others.
 
-        A round of two exchanges calls it after each: bytes and dropped replies add up.
+        A round of several exchanges calls it after each: bytes and dropped replies add up.
+
+        Args:
+            replies: What came.
+            least: With fewer usable ones there are none; ``min-replies`` where it is not given.
         """
         number, row = self.round.number, self.round.row
         answers = wire.by_request(replies)
@@ -219,7 +225,7 @@ class RoundStrategy(Strategy):
                 rejected.append({"partition": sent.partition, "reason": str(rejection)})
                 LOG.warning("round %d: client %d dropped: %s", number, sent.partition, rejection)
         row["replies"] = len(accepted)
-        if len(accepted) < self.config.min_replies:
+        if len(accepted) < (self.config.min_replies if least is None else least):
             accepted = []
         came = [reply for said in answers.values() for reply in said if reply.has_content()]
         row["upload-bytes"] += sum(wire.record_bytes(reply.content) for reply in came)

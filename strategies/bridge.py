@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedhet_app.mixture import profile
-from fedhet_app.mixture_model import BATCH_SIZE, MixtureModel
+from fedhet_app.mixture_model import MixtureModel, batch_size
 from fedhet_app.task import Task
 
 Values = NDArray[np.float64]
@@ -130,12 +130,13 @@ def _gradient_norms(
     router.module.eval()
     totals = {name: torch.zeros_like(router.grad, dtype=torch.float64) for name in pulls}
     rows = torch.from_numpy(task.partition.order).to(task.device)
-    for start in range(0, len(rows), BATCH_SIZE):
-        inputs, _ = task.train_examples.batch(rows[start : start + BATCH_SIZE])
+    size = batch_size(task.spec)
+    for start in range(0, len(rows), size):
+        inputs, _ = task.train_examples.batch(rows[start : start + size])
         scores = router.module(inputs).flatten(1)
         for name, pull in pulls.items():
             router.grad.zero_()
-            given = torch.from_numpy(pull[start : start + BATCH_SIZE]).to(scores)
+            given = torch.from_numpy(pull[start : start + size]).to(scores)
             scores.backward(given, retain_graph=True)
             totals[name] += router.grad
     router.grad.zero_()

@@ -73,7 +73,9 @@ def who_is_here(
     unfit: set[int] = set()
     deadline = time.monotonic() + config.node_timeout
     while True:
-        new = set(grid.get_node_ids()) - set(profiles) - unfit
+        listed = set(grid.get_node_ids())
+        profiles = {node: profile for node, profile in profiles.items() if node in listed}
+        new = listed - set(profiles) - unfit
         left = max(deadline - time.monotonic(), POLL_SECONDS)
         for reply in _ask(grid, sorted(new), left):
             try:
@@ -147,6 +149,17 @@ def _ordered(profiles: list[Profile]) -> tuple[Profile, ...]:
             remedy = "two nodes have this partition; give every node its own"
             raise FedhetError("partition-id", one.partition, remedy)
     return tuple(ordered)
+
+
+def check_capacity(profile: Profile, least: float) -> None:
+    """Refuse a node that can train less than its client has from the run's start.
+
+    Raises:
+        FedhetError: It says so.
+    """
+    if 0.0 < profile.capacity < least:
+        remedy = f"partition {profile.partition} has trained up to {least:g} from the run's start"
+        raise FedhetError("capacity", profile.capacity, remedy)
 
 
 def capacities(config: Config, profiles: tuple[Profile, ...]) -> NDArray[np.float64]:

@@ -95,7 +95,7 @@ class Ifca(MultiModel):
         self.send(wire.E_STEP, clients, 1, self.record)
         messages = self.most_work_first(self.round.sent)
         replies = grid.send_and_receive(messages, timeout=self.config.round_timeout)
-        accepted = self.accept(replies)
+        accepted = self.accept(replies, least=0)
         self.round.end_phase("draws")
         return {sent.partition: int(reply.vector[0]) for sent, reply in accepted}
 

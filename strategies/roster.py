@@ -7,13 +7,18 @@ is: it takes the place of the node that had the partition, once Flower no longer
 import logging
 import time
 
-from flwr.serverapp import Grid
-
 from fedhet_app import wire
 from fedhet_app.config import Config
 from fedhet_app.errors import FedhetError
 from fedhet_app.wire import Profile
-from strategies.federation import POLL_SECONDS, Federation, checked_profile, profile_queries
+from strategies.federation import (
+    POLL_SECONDS,
+    Federation,
+    check_capacity,
+    checked_profile,
+    profile_queries,
+)
+from strategies.watched_grid import WatchedGrid
 
 LOG = logging.getLogger("fedhet")
 
@@ -29,7 +34,7 @@ class Roster:
     def __init__(self, config: Config, federation: Federation) -> None:
         self._config, self._federation = config, federation
         self._asked: dict[str, int] = {}
-        self._told: set[int] = set(federation.nodes.values())
+        self._told: dict[int, str | None] = {}
         self._silent: set[int] = set()
         self._waiting: list[Profile] = []
         self._present = set(federation.nodes)
@@ -38,7 +43,7 @@ class Roster:
         """Return whether the node of a partition was listed before the current round."""
         return partition in self._present
 
-    def renew(self, grid: Grid, next_round: int) -> None:
+    def renew(self, grid: WatchedGrid, next_round: int) -> None:
         """Give partitions whose node is gone to nodes that have come, before a round.
 
         At most ``node-timeout`` seconds are waited for: for new nodes to say who they are while a
@@ -66,10 +71,10 @@ class Roster:
         """The nodes that were asked who they are, and have not let a whole wait pass."""
         return set(self._asked.values()) - self._silent
 
-    def _look(self, grid: Grid) -> None:
+    def _look(self, grid: WatchedGrid) -> None:
         online, nodes = set(grid.get_node_ids()), self._federation.nodes
         self._present = {partition for partition, node in nodes.items() if node in online}
-        self._ask(grid, online - self._told)
+        self._ask(grid, online - set(nodes.values()))
         self._hear(grid)
         for profile in self._waiting.copy():
             if profile.node_id not in online:
@@ -80,23 +85,29 @@ class Roster:
                 self._waiting.remove(profile)
                 LOG.info("client %d is back, as another node", profile.partition)
 
-    def _ask(self, grid: Grid, nodes: set[int]) -> None:
-        """Ask nodes that were not here before for their profiles, without waiting."""
-        if not nodes:
+    def _ask(self, grid: WatchedGrid, spare: set[int]) -> None:
+        """Ask nodes that no client has for their profiles, once for each of their starts."""
+        starts = grid.starts() if spare else {}
+        self._told = {
+            node: start
+            for node, start in self._told.items()
+            if node in spare and starts.get(node) == start
+        }
+        new = sorted(spare - self._told.keys())
+        if not new:
             return
-        queries = profile_queries(sorted(nodes), self._config.node_timeout)
-        ids = grid.push_messages(queries)
-        self._asked |= dict(zip(ids, sorted(nodes), strict=True))
-        self._told |= nodes
+        ids = grid.push_messages(profile_queries(new, self._config.node_timeout))
+        self._asked |= dict(zip(ids, new, strict=True))
+        self._told |= {node: starts.get(node) for node in new}
 
-    def _hear(self, grid: Grid) -> None:
+    def _hear(self, grid: WatchedGrid) -> None:
         """Take in the profiles that have come."""
         if not self._asked:
             return
         for reply in grid.pull_messages(list(self._asked)):
-            node = self._asked.pop(reply.metadata.reply_to_message_id, None)
+            node = self._asked.pop(reply.metadata.reply_to_message_id)
             if wire.is_passing(reply):
-                self._told -= {node}  # to be asked again, when it is back or works
+                self._told.pop(node, None)  # to be asked again, when it is back or works
                 continue
             try:
                 profile = checked_profile(reply)
@@ -104,7 +115,7 @@ class Roster:
             except FedhetError as error:
                 LOG.warning("a node that came later cannot take part: %s", error)
                 continue
-            self._waiting.append(profile)
+            self._waiting = [each for each in self._waiting if each.node_id != node] + [profile]
             if self.is_present(profile.partition):
                 LOG.warning(
                     "a second node has partition %d; it is not used while the first is listed",
@@ -126,7 +137,4 @@ class Roster:
             if now != before:
                 remedy = f"the node of partition {partition} had {before!r} at the run's start"
                 raise FedhetError(name.replace("_", "-"), now, remedy)
-        least = float(self._federation.caps[partition])
-        if 0.0 < profile.capacity < least:
-            remedy = f"partition {partition} has trained up to {least:g} from the run's start"
-            raise FedhetError("capacity", profile.capacity, remedy)
+        check_capacity(profile, float(self._federation.caps[partition]))

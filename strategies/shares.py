@@ -1,7 +1,11 @@
 """What the nodes say that they hold: checked against the run's division, and written down."""
 
 import logging
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from fedhet_app.config import Config
 from fedhet_app.data.dual import describe_dual
@@ -9,7 +13,7 @@ from fedhet_app.data.skew import describe, describe_tests
 from fedhet_app.errors import FedhetError
 from fedhet_app.own_task import server_task
 from fedhet_app.task import Task, task_for
-from strategies.federation import Federation
+from strategies.federation import Federation, check_capacity
 
 LOG = logging.getLogger("fedhet")
 
@@ -50,6 +54,22 @@ def check_declared(task: Task, federation: Federation) -> None:
     if config.federated_evaluation and not any(p.test_examples for p in profiles):
         remedy = "no client holds an example out to measure on; raise it, or add examples"
         raise FedhetError("test-fraction", config.test_fraction, remedy)
+
+
+def as_begun(federation: Federation, begun: Mapping[str, Any]) -> Federation:
+    """Return a resumed run's federation: with the capacities that the run began with.
+
+    Args:
+        federation: The nodes that are here.
+        begun: The run's ``partition.json``.
+
+    Raises:
+        FedhetError: A node can train less than its client did.
+    """
+    caps = np.array(begun["capacities"])
+    for profile, least in zip(federation.profiles, caps, strict=True):
+        check_capacity(profile, least)
+    return replace(federation, caps=caps)
 
 
 def describe_shares(task: Task, federation: Federation) -> dict[str, Any]:

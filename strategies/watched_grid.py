@@ -1,7 +1,8 @@
 """A grid for nodes that are not to be trusted, and that are started again.
 
-What a node replies is read one message at a time: Flower ends a run where one cannot be, and a
-reply that names another message than its own would stand for that one's.
+What a node replies is read one message at a time: Flower ends a run where one cannot be. Nor does
+Flower compare what a reply says of itself, what it answers and who wrote it, with the node that
+sends it, and it hands over whatever else a node has addressed to the server.
 
 Flower tells of a node that is away. One that is back, with its key, before Flower has looked seems
 never to have been gone, and a round would wait for its reply until the time is over. A node runs
@@ -10,12 +11,14 @@ first, the earlier message is lost.
 """
 
 import logging
+import math
 import struct
 import time
 from collections.abc import Iterable
 from typing import Any
 
 from flwr.app import Message, RecordDict
+from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError
 
@@ -42,6 +45,7 @@ class WatchedGrid(Grid):
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         self._sent: dict[str, Message] = {}
+        self._problems: dict[str, str] = {}
 
     def set_run(self, run: Any) -> None:  # noqa: ANN401, its class is private
         """Pass on."""
@@ -79,17 +83,35 @@ class WatchedGrid(Grid):
         return [reply for name in message_ids for reply in self._pull(name)]
 
     def _pull(self, name: str) -> list[Message]:
+        """Return what answers a message.
+
+        What comes with its name need not be its reply. Where it was, and cannot be read, Flower
+        says at the next look that there is none any more; where not, the message still waits.
+        """
         try:
             came = list(self._grid.pull_messages([name]))
-            foreign = [each for each in came if each.metadata.reply_to_message_id != name]
-            problem = "it names another message" if foreign else ""
         except _MALFORMED as error:
-            problem = f"{type(error).__name__}: {error}"
-        if problem:
-            return [wire.unreadable(self._sent.pop(name), problem)]
-        if came:
-            self._sent.pop(name, None)
-        return came
+            self._problems[name] = f"{type(error).__name__}: {error}"
+            return []
+        replies = [each for each in came if each.metadata.reply_to_message_id == name]
+        if len(replies) < len(came):
+            self._problems[name] = "it names another message"
+        sent = self._sent.get(name)
+        if not replies or sent is None:
+            return replies
+        problem = self._forget(name)
+        for reply in replies:
+            if problem and wire.is_expired(reply):
+                return [wire.unreadable(sent, problem)]
+            asked, said = sent.metadata.dst_node_id, reply.metadata.src_node_id
+            if said != asked and not (reply.has_error() and said == SUPERLINK_NODE_ID):
+                return [wire.unreadable(sent, f"it says that node {said} wrote it")]
+        return replies
+
+    def _forget(self, name: str) -> str:
+        """Wait for a message no more; return what was wrong with what came with its name."""
+        self._sent.pop(name, None)
+        return self._problems.pop(name, "")
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -98,7 +120,7 @@ class WatchedGrid(Grid):
 
         Where nodes cannot be started again, as in a simulation, Flower's own method does it.
         """
-        sent, before = list(messages), self._starts()
+        sent, before = list(messages), self.starts()
         if not before:
             return self._grid.send_and_receive(sent, timeout=timeout)
         deadline = time.monotonic() + (float("inf") if timeout is None else timeout)
@@ -116,14 +138,14 @@ class WatchedGrid(Grid):
                 lost = left.pop(asked.pop(question), None)
                 if lost is not None:
                     replies.append(wire.lost(lost))
-            asked |= self._ask_after(left, before)
+            asked |= self._ask_after(left, before, deadline)
             if left:
                 time.sleep(POLL_SECONDS)
         for name in [*left, *asked]:
-            self._sent.pop(name, None)
+            self._forget(name)
         return replies
 
-    def _starts(self) -> dict[int, str]:
+    def starts(self) -> dict[int, str]:
         """Return when each node was last started, for nodes that are processes of their own."""
         return {
             node.node_id: node.last_activated_at
@@ -131,14 +153,21 @@ class WatchedGrid(Grid):
             if node.last_activated_at and node.heartbeat_interval < _FOREVER
         }
 
-    def _ask_after(self, left: dict[str, Message], before: dict[int, str]) -> dict[str, str]:
-        """Put a question to nodes that were started since; return message ids by question's."""
-        starts = self._starts()
+    def _ask_after(
+        self, left: dict[str, Message], before: dict[int, str], deadline: float
+    ) -> dict[str, str]:
+        """Put a question to nodes that were started since; return message ids by question's.
+
+        It is void at the deadline: a node that measures itself for its answer would be late again.
+        """
+        starts = self.starts()
         again = {node for node, start in starts.items() if before.get(node, start) != start}
         before |= starts
         names = [name for name, message in left.items() if message.metadata.dst_node_id in again]
         if not names:
             return {}
         LOG.warning("%d nodes were started again while they had a message", len(names))
-        questions = profile_queries(left[name].metadata.dst_node_id for name in names)
+        seconds = max(deadline - time.monotonic(), POLL_SECONDS)
+        ttl = seconds if math.isfinite(seconds) else None
+        questions = profile_queries((left[name].metadata.dst_node_id for name in names), ttl)
         return dict(zip(self.push_messages(questions), names, strict=True))

@@ -97,10 +97,11 @@ def test_a_step_costs_more_memory_and_time_the_wider_it_is():
     assert 150 < full.memory_mb - narrow.memory_mb < 600
     # It is that of a process of its own: this one, made larger, does not count.
     ballast = np.ones(1 << 27)
-    capacity._measure.cache_clear()
-    again = capacity._measure(order)[1]
+    between = {"capacity": "auto", "memory-mb": (narrow.memory_mb + full.memory_mb) / 2}
+    width, (_, again) = capacity_of(Task(config), between, None)
     assert abs(again.memory_mb - full.memory_mb) < 100
     assert ballast.nbytes > 200 << 20
+    assert width == 0.25
 
 
 def test_tiers_wider_than_one_that_does_not_fit_are_not_tried(tmp_path):

@@ -22,6 +22,7 @@ PLAIN = {
 }
 SCAFFOLD = {"strategy": "scaffold", **PLAIN["scaffold"]}
 """What a strategy refuses to do without."""
+SPM, GMM = ({"strategy": name, **PLAIN[name]} for name in ("fedspm", "fedgmm"))
 
 
 def typed(flat):
@@ -170,6 +171,9 @@ BAD = [
     # combinations
     ({"fraction-train": 0.02}, "fraction-train", "no client out of num-clients = 20; use 0.05"),
     ({"min-replies": 11}, "min-replies", "a round has 10 clients"),
+    ({**SPM, "fedspm.components": 1, "fedspm.init-w": "kmeans"}, "fedspm.init-w", "components = 1"),
+    ({**GMM, "routing.steps": 9}, "routing.steps", "no effect with strategy = fedgmm"),
+    ({**GMM, "routing.momentum": 0.5}, "routing.momentum", "no effect with strategy = fedgmm"),
     ({"lr-schedule": "cosine", "lr-decay": 0.9}, "lr-decay", "no effect with .* cosine"),
     ({"lr-schedule": "constant", "lr-decay": 0.9}, "lr-decay", "no effect with .* constant"),
     ({"local-steps": 5, "local-epochs": 7}, "local-epochs", "no effect with local-steps = 5"),

@@ -165,6 +165,26 @@ def test_other_data_is_not_resumed(name, tmp_path):
     assert RunReader(tmp_path / "run").rounds == rows
 
 
+def nodes_with(*capacities):
+    count = len(capacities)
+    return [
+        {"partition-id": i, "num-partitions": count, "capacity": capacity}
+        for i, capacity in enumerate(capacities)
+    ]
+
+
+def test_a_client_that_can_train_less_than_before_is_not_resumed(tmp_path):
+    options = {**OPTIONS, "strategy": "heterofl", "num_clients": 3}
+    before = nodes_with(0.5, 1.0, 1.0)
+    whole = run(tmp_path / "whole", nodes=before, **options)
+    interrupted(tmp_path / "run", 2, nodes=before, **options)
+    with pytest.raises(FedhetError, match="partition 1 has trained up to 1 from") as caught:
+        run(tmp_path / "run", resume=True, nodes=nodes_with(0.5, 0.5, 1.0), **options)
+    assert (caught.value.key, caught.value.value) == ("capacity", 0.5)
+    more = run(tmp_path / "run", resume=True, nodes=nodes_with(1.0, 1.0, 1.0), **options)
+    assert outcome(more) == outcome(whole)
+
+
 def test_a_run_from_before_an_option_existed_goes_on_with_its_default(tmp_path):
     whole = run(tmp_path / "whole", **OPTIONS)
     reader = interrupted(tmp_path / "run", 4, **OPTIONS)

@@ -8,9 +8,10 @@ import numpy as np
 import PIL.Image
 import pytest
 from flwr.app import Context, Error, RecordDict
+from own_folders import digits, nodes_of, write_images
 from running import MIXTURE, MoodyGrid, SpoiltGrid, run, tiny
 
-from fedhet_app import checkpoint, queries, wire
+from fedhet_app import checkpoint, engine, queries, wire
 from fedhet_app.config import parse
 from fedhet_app.data.shifts import to_colour
 from fedhet_app.errors import FedhetError
@@ -101,6 +102,28 @@ def test_queries_do_not_need_a_node_that_crashes_or_refuses(code, said, finished
     assert {each["client"] for each in answers} == {0, 1, 2, 3}
     assert {each["answered_by"] for each in answers} == {0, 2, 3}
     assert said in caplog.text
+
+
+def test_images_are_routed_to_clients_that_hold_the_data(tmp_path):
+    """And to those alone that are there: the run's data are nobody else's."""
+    pixels, labels = digits()
+    folders = [
+        write_images(tmp_path / str(i), pixels[part], labels[part])
+        for i, part in enumerate((slice(0, 80), slice(80, 160)))
+    ]
+    nodes = nodes_of(folders)
+    own = {"partition": "own", "evaluate": "federated", "num_clients": 2, "node_timeout": 0.5}
+    options = {**OPTIONS, **own}
+    del options["dual__examples"]
+    run(tmp_path / "run", nodes, **options)
+    asked = {**options, "resume": True, "queries": str(folders[0] / "3")}
+    config = tiny(tmp_path / "run", **asked)
+    answers = answers_by(engine.InlineGrid(config.flat(), nodes), config)
+    assert len(answers) == np.count_nonzero(labels[:80] == 3)
+    assert all(each["answered_by"] == each["client"] for each in answers)
+    alone = answers_by(engine.InlineGrid(config.flat(), nodes[1:]), config)
+    assert [each["client"] for each in alone] == [each["client"] for each in answers]
+    assert {each["answered_by"] for each in alone} == {1}
 
 
 def nobody(partition, message, answer):

@@ -139,7 +139,8 @@ INTENSITIES: Mapping[tuple[float, float], Mapping[str, Published]] = {
 
 def in_study(config: Mapping[str, Any]) -> bool:
     """Return whether a run is of a study of this paper: its clients differ as the paper's do."""
-    return config.get("partition") == "dual" or config.get("dataset") in NATURAL
+    partition = config.get("partition")
+    return partition == "dual" or (partition == "natural" and config.get("dataset") in NATURAL)
 
 
 def alphas_of(config: Mapping[str, Any]) -> tuple[float, float]:

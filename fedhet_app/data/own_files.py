@@ -77,7 +77,8 @@ def find(root: Path) -> OwnFiles:
 
 def _kinds(root: Path, listed: list[Path]) -> Iterator[OwnFiles]:
     parts = root / "train", root / "test"
-    bases = parts if parts[0].is_dir() else (root,)
+    split = parts[0].is_dir() and any(path.is_dir() for path in parts[0].iterdir())
+    bases = parts if split else (root,)  # a class may be named train
     images = [tuple(_images(base)) for base in bases]
     yield OwnFiles(root=root, kind="images", train=images[0], test=(*images, ())[1], bases=bases)
     test = idx_files(root, "t10k") or idx_files(root, "test")

@@ -439,6 +439,7 @@ def test_natural_clients_have_balanced_accuracies_in_table_1(make):
     assert cells["Average, balanced (%)"] == "20.00"
     assert cells["Vote (%)"] == "30.00"
     assert paper_b.in_study(run.config)
+    assert not paper_b.in_study({**run.config, "partition": "dirichlet"})
 
 
 # --- The order of the methods ---

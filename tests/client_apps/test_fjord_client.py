@@ -128,6 +128,32 @@ def test_a_tier_up_to_the_clients_own_is_drawn_uniformly_for_each_batch(
     assert again == counts
 
 
+@pytest.mark.parametrize(
+    ("options", "width", "parts"),
+    [
+        ({"fjord__distillation": True}, 1.0, [1.0, 0.5]),
+        ({"fjord__distillation": True}, 0.25, [0.25]),
+        ({"fjord__distillation": False}, 1.0, [1.0]),
+        ({"fjord__draw": "round"}, 1.0, [1.0]),
+    ],
+)
+def test_the_costliest_step_runs_the_widest_networks_that_a_draw_can_give(
+    options, width, parts, tmp_path
+):
+    tiers = {"capacity_tiers": "0.25,0.5,1.0", "capacity_probs": "0.3,0.3,0.4"}
+    options = {"strategy": "fjord", "fjord__draw": "batch", **tiers, **options}
+    task = Task(tiny(tmp_path, **options))
+    ran = []
+
+    def forward(model, inputs):
+        ran.append(len(model.vector))
+        return model.module(inputs)
+
+    inputs, labels = task.train_examples.batch(torch.arange(4))
+    fjord.costliest(task, width)(forward, task.module(width), inputs, labels)
+    assert ran == [len(task.module(part).vector) for part in parts]
+
+
 def test_tiers_of_one_size_are_one_network_and_still_two_draws(tmp_path, monkeypatch):
     """Under group norm the small network rounds 0.98 up to 1."""
     options = {"capacity_tiers": "0.5,0.98,1.0", "capacity_probs": "0.3,0.3,0.4"}

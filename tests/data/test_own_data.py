@@ -73,6 +73,13 @@ def test_a_folder_of_test_images_is_the_test_set(images):
     assert np.array_equal(data.test.inputs[0], np.full((6, 8, 3), (9, 8, 7)))
 
 
+def test_a_class_may_be_named_train(images):
+    """As one of CIFAR-100's is; its folder holds images, not classes."""
+    (images / "b").rename(images / "train")
+    data = opened(images, facts("3x6x8", names="a,train"))
+    assert data.train.labels.tolist() == [0, 0, 0, 1, 1]
+
+
 def test_images_are_resized_where_the_run_says_so(images):
     data = opened(images, facts("3x4x4", names="a,b", size=4), image_size=4)
     assert data.train.inputs.shape == (5, 4, 4, 3)

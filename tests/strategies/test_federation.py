@@ -135,6 +135,27 @@ def test_a_node_whose_trouble_passes_is_asked_again(tmp_path, caplog):
         assert f"a node has not said who it is: trouble {code}" in caplog.text
 
 
+def test_a_node_that_restarts_while_others_are_waited_for_is_no_second_one(tmp_path):
+    """Without a key it has another id after its restart."""
+
+    class Restarting(MoodyGrid):
+        looks = 0
+
+        def get_node_ids(self):
+            self.looks += 1
+            if self.looks == 3:
+                new, old = 3, next(i for i, place in self.partitions.items() if place == 0)
+                self._contexts[new] = replace(self._contexts.pop(old), node_id=new)
+                self.partitions[new] = self.partitions.pop(old)
+            return super().get_node_ids()
+
+    config = tiny(tmp_path, num_clients=3, node_timeout=5.0)
+    grid = Restarting(config, 3 * [Error(5, "away")])
+    gathered = federation.gather(grid, config)
+    assert gathered.nodes[0] == 3
+    assert sorted(gathered.nodes) == [0, 1, 2]
+
+
 def test_a_node_that_cannot_take_part_ends_the_start(tmp_path):
     config = tiny(tmp_path / "run")
     grid = MoodyGrid(config, [Error(2, "no such file")])

@@ -228,6 +228,19 @@ def test_a_survey_without_answers_is_made_again_in_the_next_round(tmp_path, capl
     assert caplog.text.count("Gaussians stay as they are") == 1
 
 
+def test_a_round_without_axes_says_nothing_of_the_gaussians(tmp_path):
+    """All features are one point then: clients' private weights stay level over Gaussians."""
+
+    def deaf(partition, message, answer):
+        return None if message.metadata.message_type == wire.E_STEP else answer()
+
+    reader = run_spoilt(tmp_path / "run", deaf, **{**OPTIONS, "num_server_rounds": 1})
+    sizes = {row["partition"]: row["examples"] for row in reader.clients}
+    for row in reader.clients:
+        half = sizes[row["partition"]] / 2
+        assert row["tau"] == pytest.approx([half, half], rel=1e-6)
+
+
 def test_a_classifier_that_no_client_uses_keeps_every_bit(tmp_path):
     unused = spoiling(None, wire.TRAIN, MASS, lambda mass: [mass[0] + mass[1], 0, mass[2]])
     reader = run_spoilt(tmp_path / "run", unused, **{**OPTIONS, "num_server_rounds": 1})

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from flwr.app import Context, RecordDict
@@ -30,6 +31,7 @@ class Devices(SpoiltGrid):
 
     def __init__(self, config, folder):
         self.folder, self.config, self.looks, self.on_look = folder, config, 0, {}
+        self.starts = {}
         super().__init__(config, lambda partition, message, answer: answer())
         for node_id, partition in self.partitions.items():
             self._contexts[node_id] = self.context(node_id, partition)
@@ -53,6 +55,19 @@ class Devices(SpoiltGrid):
             self.away = False
             self._replies = {m.metadata.message_id: wire.lost(m) for m in messages}
         return pushed
+
+    def get_nodes(self):
+        return [
+            SimpleNamespace(node_id=i, last_activated_at=str(n), heartbeat_interval=30.0)
+            for i, n in self.starts.items()
+            if i in self._contexts
+        ]
+
+    def start_again(self, partition=HURT, **more):
+        """The last node with the partition restarts, with its key."""
+        (*_, last) = [i for i, p in self.partitions.items() if p == partition]
+        self._contexts[last] = self.context(last, partition, **more)
+        self.starts[last] = self.starts.get(last, 0) + 1
 
     def leave(self, partition=HURT):
         """The last node with the partition goes."""
@@ -146,6 +161,50 @@ def test_a_node_that_does_not_fit_does_not_take_the_place(more, said, tmp_path, 
     reader = run_with(tmp_path, {2: replaced(**more)}, **options)
     assert replies(reader) == [3, 3, 2, 2]
     assert caplog.text.count(f"a node that came later cannot take part: {said}") == 1
+
+
+def test_a_node_that_is_mended_and_started_again_is_asked_again(tmp_path, caplog):
+    """With its key it is the same node to Flower."""
+
+    def mended(grid):
+        grid.start_again()
+
+    options = {"capacity_tiers": "1.0", "capacity_probs": "1.0"}
+    after = {1: replaced(capacity=0.25), 3: mended}
+    reader = run_with(tmp_path, after, **options)
+    assert replies(reader) == [3, 2, 2, 3]
+    assert caplog.text.count("a node that came later cannot take part: capacity = 0.25") == 1
+
+
+def test_a_node_that_was_replaced_may_come_back(tmp_path, unbroken):
+    """Its place was taken, and that node has left."""
+
+    def first_goes(grid):
+        grid.first = next(i for i, partition in grid.partitions.items() if partition == HURT)
+        grid.kept = grid._contexts.pop(grid.first)
+        grid.partitions.pop(grid.first)
+        grid.join()
+
+    def first_is_back(grid):
+        grid.leave()
+        grid._contexts[grid.first], grid.partitions[grid.first] = grid.kept, HURT
+
+    reader = run_with(tmp_path, {1: first_goes, 2: first_is_back})
+    assert outcome(reader) == outcome(unbroken)
+
+
+def test_a_spare_node_that_was_away_takes_the_place_all_the_same(tmp_path, unbroken):
+    def spare_goes(grid):
+        *_, grid.spare = grid.partitions
+        grid.kept = grid._contexts.pop(grid.spare)
+        del grid.partitions[grid.spare]
+
+    def spare_is_back(grid):
+        grid.leave()
+        grid._contexts[grid.spare], grid.partitions[grid.spare] = grid.kept, HURT
+
+    reader = run_with(tmp_path, {1: Devices.join, 2: spare_goes, 3: spare_is_back})
+    assert outcome(reader) == outcome(unbroken)
 
 
 def test_a_node_with_other_data_does_not_take_the_place(tmp_path, caplog, monkeypatch):

@@ -7,7 +7,7 @@ from collections import deque
 from types import SimpleNamespace
 
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Error, Message, RecordDict
 from google.protobuf.message import DecodeError
 
 from fedhet_app.engine import InlineGrid, virtual_nodes
@@ -30,6 +30,7 @@ class Nodes(InlineGrid):
         self._events, self._slow = events, slow
         self.queues, self._at_work, self._starts = {NODE: deque(), 8: deque()}, {}, {NODE: 1, 8: 1}
         self.pushed, self.polls, self.ran, self._ready = 0, 0, [], {}
+        self.messages, self._given = {}, set()
 
     def get_nodes(self):
         if self.pushed:
@@ -48,6 +49,7 @@ class Nodes(InlineGrid):
             message.metadata.__dict__["_message_id"] = ids[-1]
             if known:
                 self.queues[message.metadata.dst_node_id].append(message)
+                self.messages[ids[-1]] = message
         return ids
 
     def _step(self):
@@ -69,7 +71,13 @@ class Nodes(InlineGrid):
                 self._ready[message.metadata.message_id] = reply
 
     def pull_messages(self, message_ids):
-        return [self._ready.pop(name) for name in message_ids if name in self._ready]
+        """As Flower: what has been handed over once is unavailable from then on."""
+        names = list(message_ids)
+        gone = Error(3, "Error: Message Unavailable")
+        late = [Message(gone, reply_to=self.messages[n]) for n in names if n in self._given]
+        ready = [name for name in names if name in self._ready]
+        self._given |= set(ready)
+        return [self._ready.pop(name) for name in ready] + late
 
 
 @pytest.fixture(autouse=True)
@@ -145,7 +153,8 @@ class Garbling(Nodes):
 
     def pull_messages(self, message_ids):
         replies = super().pull_messages(message_ids)
-        return [self._spoil(r) if r.metadata.src_node_id == NODE else r for r in replies]
+        written = [r for r in replies if r.has_content() and r.metadata.src_node_id == NODE]
+        return [self._spoil(r) if r in written else r for r in replies]
 
 
 def raising(error):
@@ -160,6 +169,17 @@ def of_another(reply):
     return reply
 
 
+def by_another(reply):
+    reply.metadata.__dict__["_src_node_id"] = 8
+    return reply
+
+
+def error_by_another(reply):
+    error = Message(Error(2, "refused"), reply_to=reply)
+    error.metadata.__dict__["_reply_to_message_id"] = reply.metadata.reply_to_message_id
+    return by_another(error)
+
+
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
@@ -167,14 +187,49 @@ def of_another(reply):
         (raising(UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid")), "UnicodeDecodeError"),
         (raising(KeyError("no such class")), "KeyError: 'no such class'"),
         (of_another, "it names another message"),
+        (by_another, "it says that node 8 wrote it"),
+        (error_by_another, "it says that node 8 wrote it"),
     ],
-    ids=["bytes", "text", "class", "message"],
+    ids=["bytes", "text", "class", "message", "sender", "sender of an error"],
 )
 def test_a_reply_that_cannot_be_read_costs_no_other(spoil, reason):
     replies = ask(Garbling(spoil), NODE, 8)
     assert replies[NODE].has_error()
     assert reason in replies[NODE].error.reason
     assert not replies[8].has_error()
+
+
+class Littering(Nodes):
+    """Whenever there is no reply yet, what a node has put there for the server comes instead."""
+
+    def __init__(self, litter):
+        super().__init__({}, slow=3)
+        self._litter = litter
+
+    def pull_messages(self, message_ids):
+        return super().pull_messages(message_ids) or self._litter()
+
+
+def stray():
+    return [Message(RecordDict(), dst_node_id=1, message_type="train")]
+
+
+def broken():
+    raise DecodeError("Error parsing message")
+
+
+@pytest.mark.parametrize("litter", [stray, broken])
+def test_what_nobody_asked_for_loses_no_reply(litter):
+    replies = ask(Littering(litter), NODE, 8)
+    assert not any(reply.has_error() for reply in replies.values())
+    assert sorted(replies) == [NODE, 8]
+
+
+def test_the_question_to_a_node_that_was_started_again_is_void_when_the_round_is_over():
+    grid = Nodes({2: NODE})
+    ask(grid, NODE, timeout=5.0)
+    (question,) = [m for m in grid.messages.values() if m.metadata.message_type != "train"]
+    assert 0 < question.metadata.ttl <= 5.0
 
 
 def test_a_connection_that_breaks_is_no_fault_of_a_node():
