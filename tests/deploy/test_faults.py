@@ -377,7 +377,7 @@ def test_a_run_submitted_when_a_node_was_just_killed(devices, app, tmp_path, tab
     reader = run_of.submit().end()
     _, seconds = run_of.row(1)
     assert replies(reader) == [3]
-    assert "a node that was still listed is away; it is not waited for" in run_of.said()
+    assert "a node has not said who it is: Error: Node Unavailable" in run_of.said()
     table(
         "a run is submitted when a node was just killed (-9) and started again, without a key",
         "error 5 to the question for its profile",
