@@ -18,7 +18,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from flwr.app import Message, RecordDict
-from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError
 
@@ -32,6 +31,7 @@ _MALFORMED = (
     *(ArithmeticError, AssertionError, RecursionError),
 )
 """What reading bytes that are no object of Flower's raises; none of it is of the connection."""
+_SERVER = 1  # the SuperLink, which writes the errors that stand in place of replies
 _FOREVER = 1e9  # seconds; Flower gives a longer heartbeat interval to the nodes of a simulation
 
 
@@ -104,7 +104,7 @@ class WatchedGrid(Grid):
             if problem and wire.is_expired(reply):
                 return [wire.unreadable(sent, problem)]
             asked, said = sent.metadata.dst_node_id, reply.metadata.src_node_id
-            if said != asked and not (reply.has_error() and said == SUPERLINK_NODE_ID):
+            if said != asked and not (reply.has_error() and said == _SERVER):
                 return [wire.unreadable(sent, f"it says that node {said} wrote it")]
         return replies
 
