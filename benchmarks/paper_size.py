@@ -84,9 +84,10 @@ def measure(preset: Path) -> Row:
 
 def _with_clients_here(config: Config) -> Config:
     """Return a run with as many natural clients as the data set has here, where it has fewer."""
-    owners = Task(config).dataset.train_groups
-    if config.partition != "natural" or owners is None:
+    if config.partition != "natural":
         return config
+    owners = Task(config).dataset.train_groups
+    assert owners is not None, "the partition is of these"
     return config.with_nodes(min(config.num_clients, len(np.unique(owners))))
 
 
