@@ -145,7 +145,7 @@ def test_a_query_goes_to_its_client_and_to_the_next_best_when_that_is_away(deplo
     deployed.nodes[away].join()
 
 
-def test_the_files_without_encryption_are_a_federation_too(tmp_path):
+def test_the_files_without_encryption_are_a_federation_too_whose_superlink_may_restart(tmp_path):
     services = compose(DOCKER / "compose.yml")
     loopback = Loopback(services, tmp_path / "volumes", {})
     address = loopback.addresses["superlink:8000"]
@@ -154,11 +154,15 @@ def test_the_files_without_encryption_are_a_federation_too(tmp_path):
         for i in (1, 2, 3):
             opened.services[f"supernode-{i}"].join()
         directory = tmp_path / "volumes" / "results" / "plain"
-        options = {**COMMON, "strategy": "heterofl", "num-server-rounds": 1}
+        options = {**COMMON, "strategy": "heterofl", "num-server-rounds": 2}
         run = opened.submit({**options, "results-dir": str(directory)})
+        opened.wait_for_round(directory, 1, PATIENCE)
+        opened.services["superlink"].kill()
+        opened.services["superlink"].start()
+        opened.wait_for_superlink()
         assert opened.wait_for_end(run, PATIENCE) == "finished:completed", opened.log(run)
-        (row,) = opened.wait_for_round(directory, 1)
-        assert (row["replies"], row["rejected"]) == (3, [])
+        rows = opened.wait_for_round(directory, 2)
+        assert [(row["replies"], row["rejected"]) for row in rows] == [(3, []), (3, [])]
 
 
 ONE_DEVICE = {
