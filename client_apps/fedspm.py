@@ -242,13 +242,19 @@ def train_router(
     def decay(params: Tensor, grad: Tensor) -> None:
         grad[:encoders].add_(params[:encoders], alpha=config.weight_decay)
 
-    block = replace(config, local_steps=options.steps, momentum=options.momentum, weight_decay=0.0)
+    block = replace(
+        config,
+        lr=options.lr or config.lr,
+        local_steps=options.steps,
+        momentum=options.momentum,
+        weight_decay=0.0,
+    )
     return local_sgd(
         model.router,
         own,
         np.arange(len(w)),
         config=block,
-        lr=config.lr_at(server_round),
+        lr=block.lr_at(server_round),
         rng=rng_for(config.seed, "shuffle", partition, server_round, 1),
         hook=decay if config.weight_decay else None,
         clip_before_hook=True,

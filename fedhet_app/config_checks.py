@@ -30,7 +30,7 @@ _WITHOUT_EFFECT = {
     "resnet8": ("model-preset",),
     "resnet18": ("model-preset",),
 }
-_OF_ROUTERS = ("routing.momentum", "routing.steps")
+_OF_ROUTERS = ("routing.lr", "routing.momentum", "routing.steps")
 """Of a routing network that is trained; FedGMM's is as it is drawn, or as another run left it."""
 _OF_SEVERAL = ("fedspm.encoders", "fedspm.init", "fedspm.init-rounds", "fedspm.init-w")
 _LOCATING = ("data-dir", "image-column", "label-column", "test-split")

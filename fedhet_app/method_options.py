@@ -182,15 +182,17 @@ class DualOptions:
 class RoutingOptions:
     """The routing half of FedDRM and FedSPM.
 
-    ``encoder`` and ``embedding`` are the network h and the size d of what it puts out; ``steps``
-    and ``momentum`` are those of the density ratio block; with ``prior`` a query's client is chosen
-    by share of the examples times density, else by density alone.
+    ``encoder`` and ``embedding`` are the network h and the size d of what it puts out; ``steps``,
+    ``momentum`` and ``lr`` (0: the run's) are those of the density ratio block, whose learning rate
+    follows the run's schedule; with ``prior`` a query's client is chosen by share of the examples
+    times density, else by density alone.
     """
 
     encoder: Literal["small", "lenet"] = "small"
     embedding: Count = 32
     steps: Count = 15
     momentum: Decay = 0.95
+    lr: NonNegative = 0.0
     prior: bool = True
 
 

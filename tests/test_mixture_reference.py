@@ -157,11 +157,12 @@ class Mixture:
         positions = np.arange(len(self.rows[i]))
         return ordered(positions, rng_for(self.config.seed, "shuffle", i, number, *more), steps)
 
-    def m_step(self, i, number, w, tau, lr):
+    def m_step(self, i, number, w, tau):
+        cosine = 0.5 * (1 + np.cos(np.pi * (number - 1) / 3))
         shared, heads = copy.deepcopy(self.shared), self.heads[i]
         rows = torch.tensor(self.rows[i])
         parts = [*shared["g"].parameters(), *heads.parameters()]
-        steps = torch.optim.SGD(parts, lr=lr, momentum=0.9, weight_decay=5e-4)
+        steps = torch.optim.SGD(parts, lr=0.05 * cosine, momentum=0.9, weight_decay=5e-4)
         for batch in self.batches(i, number, 3):
             log_p = self.log_classes(shared, heads, self.inputs[rows[batch]])
             own = log_p[torch.arange(16), :, self.labels[rows[batch]]]
@@ -170,7 +171,7 @@ class Mixture:
             {"params": shared["h"].parameters(), "weight_decay": 5e-4},
             {"params": shared["table"].parameters()},
         ]
-        steps = torch.optim.SGD(groups, lr=lr, momentum=0.95)
+        steps = torch.optim.SGD(groups, lr=0.08 * cosine, momentum=0.95)
         for batch in self.batches(i, number, 5, 1):
             s = self.ratios(shared, self.inputs[rows[batch]])
             log_sum = (tau * s.exp()).sum(dim=(1, 2)).log()
@@ -186,11 +187,10 @@ class Mixture:
 
     def train(self):
         for number in range(1, self.config.num_server_rounds + 1):
-            lr = 0.5 * 0.05 * (1 + np.cos(np.pi * (number - 1) / 3))
             w = [self.e_step(i) for i in range(4)]
             tau = torch.stack([each.sum(dim=0) for each in w])
             self.pi = tau / torch.tensor([len(each) for each in w])[:, None]
-            trained = [self.m_step(i, number, w[i], tau, lr) for i in range(4)]
+            trained = [self.m_step(i, number, w[i], tau) for i in range(4)]
             share = torch.tensor([len(each) for each in w], dtype=torch.float64)
             for name, parameter in self.shared.named_parameters():
                 of = [dict(each.named_parameters())[name].detach().double() for each in trained]
@@ -201,7 +201,7 @@ class Mixture:
 
 @pytest.mark.parametrize("encoders", ["shared", "per-component"])
 def test_fedspm_is_expectation_maximisation_with_networks_one_after_another(encoders, tmp_path):
-    options = {**OPTIONS, "strategy": "fedspm", "fedspm__components": 3}
+    options = {**OPTIONS, "strategy": "fedspm", "fedspm__components": 3, "routing__lr": 0.08}
     options["fedspm__encoders"] = encoders
     model = run(tmp_path / "run", **options).model()
     plain = Mixture(tiny(tmp_path / "other", **options), 3)
