@@ -4,8 +4,13 @@ import signal
 import sys
 
 import pytest
+from hypothesis import settings
 
 from fedhet_app import cli
+
+# How long an example takes is not tested: a busy machine is no failure.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from running import model_bytes, run, tiny
@@ -45,7 +45,6 @@ def test_epochs_are_shuffled_anew():
     assert first.tolist() != second.tolist()
 
 
-@settings(deadline=None)  # torch's first call takes long
 @given(
     hnp.arrays(np.float32, st.integers(1, 20), elements=st.floats(-1e6, 1e6, width=32)),
     st.floats(1e-3, 1e3),

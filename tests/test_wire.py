@@ -297,7 +297,7 @@ contents = st.one_of(
 ).map(RecordDict)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @pytest.mark.filterwarnings("ignore:Reading `.npy`:UserWarning")
 @given(content=contents)
 def test_whatever_arrives_is_read_or_rejected(content, request_message):

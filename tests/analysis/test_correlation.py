@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -26,7 +26,6 @@ def ends(correlation):
     return correlation.low, correlation.high
 
 
-@settings(deadline=None)
 @given(seed=seeds, n=st.integers(4, 60), rho=st.floats(-0.95, 0.95))
 def test_pearson_is_scipys(seed, n, rho):
     a, b = drawn(np.random.default_rng(seed), n, rho)
@@ -36,7 +35,6 @@ def test_pearson_is_scipys(seed, n, rho):
     assert (ours.n, ours.k, ours.weight, ours.reason) == (n, 0, n - 3, "")
 
 
-@settings(deadline=None)
 @given(seed=seeds, n=st.integers(8, 60), k=st.integers(1, 3))
 def test_a_partial_correlation_is_that_of_least_squares_residuals(seed, n, k):
     rng = np.random.default_rng(seed)
@@ -62,7 +60,6 @@ def test_a_partial_correlation_by_hand():
     assert halfway.r == pytest.approx(0.48 / 0.8)
 
 
-@settings(deadline=None)
 @given(seed=seeds, scale=st.floats(1e-3, 1e3), shift=st.floats(-1e3, 1e3))
 def test_units_do_not_matter_and_order_does_not_either(seed, scale, shift):
     rng = np.random.default_rng(seed)

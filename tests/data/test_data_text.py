@@ -45,7 +45,7 @@ def refused(folder, match, **options):
     assert "\n" not in str(caught.value)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(length=st.integers(0, 1200), stride=st.integers(1, 200), most=st.integers(0, 30))
 def test_windows_of_training_and_test_never_share_a_symbol(length, stride, most):
     text = "".join(map(chr, np.random.default_rng(0).integers(32, 127, length)))

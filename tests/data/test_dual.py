@@ -32,7 +32,7 @@ def digits():
     return load_dataset("digits")
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     labels=st.lists(st.integers(0, 3), min_size=24, max_size=200).map(np.array),
     clients=st.integers(1, 8),

@@ -19,7 +19,7 @@ def owners(partition, groups):
     return [set(groups[partition.client(i)].tolist()) for i in range(partition.num_clients)]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     groups=st.lists(st.integers(0, 9), min_size=1, max_size=60).map(np.array),
     clients=st.integers(1, 10),

@@ -27,7 +27,7 @@ def skew(partition, labels=LABELS):
     return total_variation(label_histograms(partition, labels, 10)).mean()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     labels=st.lists(st.integers(0, 4), min_size=1, max_size=120).map(np.array),
     clients=st.integers(1, 12),

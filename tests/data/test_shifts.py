@@ -103,7 +103,7 @@ def test_images_of_other_sizes_keep_theirs(make_images, shape):
     np.testing.assert_array_equal(to_colour(images), expected)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(clients=st.integers(1, 8), classes=st.integers(1, 12), seed=st.integers(0, 2**31 - 1))
 def test_permutations_are_bijections_that_fewer_clients_share(clients, classes, seed):
     permutations = draw_permutations(clients, classes, seed)

@@ -1,13 +1,12 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from fedhet_app.mixture.density_ratio import drm_loss, log_tau
 
-SETTINGS = settings(deadline=None)  # torch's first call takes long
 CLIENTS, COMPONENTS, BATCH, OWN = 4, 3, 11, 2
 
 
@@ -26,7 +25,6 @@ def surrogate(scores, tau, w, own):
     return fitted - (tau * scores.exp()).sum(dim=(1, 2)).log().sum()
 
 
-@SETTINGS
 @given(st.integers(0, 2**32))
 def test_the_loss_is_the_surrogate_up_to_its_constant(seed):
     scores, tau, w = batch(seed)
@@ -37,7 +35,6 @@ def test_the_loss_is_the_surrogate_up_to_its_constant(seed):
     )
 
 
-@SETTINGS
 @given(st.integers(0, 2**32), st.floats(-50, 50))
 def test_a_constant_added_to_every_gamma_does_not_matter(seed, constant):
     scores, tau, w = batch(seed)
@@ -47,7 +44,6 @@ def test_a_constant_added_to_every_gamma_does_not_matter(seed, constant):
     )
 
 
-@SETTINGS
 @given(st.integers(0, 2**32))
 def test_with_one_component_it_is_cross_entropy_on_the_client(seed):
     scores, tau, _ = batch(seed)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import logsumexp
 from torch.nn import functional as F
@@ -17,7 +17,6 @@ from fedhet_app.mixture.em import (
     supervised_loss,
 )
 
-SETTINGS = settings(deadline=None)  # torch's first call takes long
 SEEDS = st.integers(0, 2**32)
 
 
@@ -50,7 +49,6 @@ def log_joint(logits, labels, scores, pi):
     return np.array(rows)
 
 
-@SETTINGS
 @given(SEEDS)
 def test_responsibilities_are_bayes_rule(seed):
     case = client(seed)
@@ -61,7 +59,6 @@ def test_responsibilities_are_bayes_rule(seed):
     np.testing.assert_allclose(w.numpy(), expected, atol=1e-7)
 
 
-@SETTINGS
 @given(SEEDS, st.sampled_from([1.0, 30.0, 1e4]))
 def test_responsibilities_and_posteriors_sum_to_one_whatever_the_scores(seed, scale):
     logits, labels, scores, log_pi = tensors(*client(seed, scale=scale))
@@ -73,7 +70,6 @@ def test_responsibilities_and_posteriors_sum_to_one_whatever_the_scores(seed, sc
         np.testing.assert_allclose(weights.double().sum(dim=1), 1.0, atol=1e-6)
 
 
-@SETTINGS
 @given(SEEDS, st.integers(1, 5))
 def test_identical_components_get_exactly_equal_weights(seed, components):
     logits, labels, scores, _ = client(seed, components=1)
@@ -87,7 +83,6 @@ def test_identical_components_get_exactly_equal_weights(seed, components):
     assert torch.equal(w, torch.full_like(w, 1 / components))
 
 
-@SETTINGS
 @given(SEEDS)
 def test_the_likelihood_of_the_mixture_is_the_sum_over_its_components(seed):
     case = client(seed)
@@ -107,7 +102,6 @@ def test_a_dead_component_has_a_finite_logarithm_and_no_weight():
     assert component_posterior(torch.zeros(1, 2), log_pi)[0, 1] < 1e-7
 
 
-@SETTINGS
 @given(SEEDS)
 def test_the_mixture_predicts_by_total_probability(seed):
     logits, _, scores, pi = client(seed)
@@ -124,7 +118,6 @@ def test_the_mixture_predicts_by_total_probability(seed):
     np.testing.assert_allclose(mixed.sum(dim=1), 1.0, atol=1e-6)
 
 
-@SETTINGS
 @given(SEEDS)
 def test_the_supervised_loss_is_the_weighted_mean_of_cross_entropies(seed):
     logits, labels, scores, _ = client(seed)
@@ -135,7 +128,6 @@ def test_the_supervised_loss_is_the_weighted_mean_of_cross_entropies(seed):
     assert loss.item() == pytest.approx(expected, rel=1e-12)
 
 
-@SETTINGS
 @given(SEEDS, st.integers(1, 130))
 def test_with_one_component_the_loss_is_cross_entropy_and_its_gradient_to_the_bit(seed, batch):
     logits, labels, _, _ = client(seed, n=batch, components=1)
@@ -154,7 +146,6 @@ def expected_log(case, w):
     return (w * log_joint(*case)).sum()
 
 
-@SETTINGS
 @given(SEEDS, SEEDS)
 def test_the_likelihood_rises_at_least_as_much_as_its_lower_bound(seed, other):
     """Q(zeta') - Q(zeta) <= pl(zeta') - pl(zeta), w taken at zeta; the r_ij cancel (Lemma 1)."""
@@ -179,7 +170,6 @@ def test_purity_by_hand():
     assert purity(w, truth) == pytest.approx(4 / 6)
 
 
-@SETTINGS
 @given(SEEDS)
 def test_purity_is_never_below_the_majority_and_one_for_the_truth(seed):
     rng = np.random.default_rng(seed)

@@ -24,7 +24,7 @@ from fedhet_app.mixture.gaussian import (
     principal_axes,
 )
 
-SETTINGS = settings(deadline=None, max_examples=30)  # torch's first call takes long
+SETTINGS = settings(max_examples=30)
 SEEDS = st.integers(0, 2**32)
 CUTS = [0, 70, 100, 240]
 

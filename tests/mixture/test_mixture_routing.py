@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedhet_app.mixture.routing import (
@@ -10,7 +10,6 @@ from fedhet_app.mixture.routing import (
     majority,
 )
 
-SETTINGS = settings(deadline=None)  # torch's first call takes long
 SEEDS = st.integers(0, 2**32)
 
 
@@ -22,7 +21,6 @@ def queries(seed, n=13, clients=5, components=3):
     )
 
 
-@SETTINGS
 @given(SEEDS)
 def test_the_rule_is_the_argmax_of_the_summed_joint_softmax(seed):
     scores, tau = queries(seed)
@@ -35,7 +33,6 @@ def test_the_rule_is_the_argmax_of_the_summed_joint_softmax(seed):
     )
 
 
-@SETTINGS
 @given(SEEDS, st.booleans())
 def test_the_weights_are_those_of_equation_10(seed, prior):
     scores, tau = queries(seed)
@@ -48,7 +45,6 @@ def test_the_weights_are_those_of_equation_10(seed, prior):
     np.testing.assert_allclose(weights, expected, atol=1e-12)
 
 
-@SETTINGS
 @given(SEEDS, st.booleans(), st.permutations(range(5)))
 def test_permuting_the_clients_permutes_the_routing(seed, prior, order):
     scores, tau = queries(seed)
@@ -100,7 +96,6 @@ def test_ties_go_to_the_largest_summed_probability_among_those_tied():
     assert majority(ballot, "smallest").tolist() == [1]
 
 
-@SETTINGS
 @given(SEEDS)
 def test_identical_voters_say_what_one_says(seed):
     one = torch.from_numpy(np.random.default_rng(seed).dirichlet(np.ones(6), size=9))

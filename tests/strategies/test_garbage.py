@@ -182,7 +182,7 @@ def test_what_only_the_method_can_know_is_checked(strategy, tmp_path, started):
     assert set(checked) >= {wire.E_STEP, wire.PREDICT}
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@settings(max_examples=150, derandomize=True, database=None)
 @given(content=garbage.contents({}), known=garbage.profiles())
 def test_no_profile_of_a_stranger_raises_anything_else(content, known, request_message):
     for each in (content, known):
@@ -194,7 +194,7 @@ def test_no_profile_of_a_stranger_raises_anything_else(content, known, request_m
         assert 0 <= profile.partition < profile.num_partitions
 
 
-@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@settings(max_examples=300, derandomize=True, database=None)
 @given(content=st.one_of(garbage.contents({}), garbage.measurements()))
 def test_no_measurement_of_a_stranger_raises_anything_else(content, request_message):
     known = replace(PROFILE, test_examples=10)
@@ -277,7 +277,6 @@ def fuzz(strategy, directory, started, examples):
 
         @settings(
             max_examples=examples,
-            deadline=None,
             database=None,
             derandomize=True,
             suppress_health_check=list(HealthCheck),

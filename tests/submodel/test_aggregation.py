@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedhet_app.submodel.aggregation import Update, aggregate
@@ -30,7 +30,6 @@ def positions(update):
 
 
 @given(rounds())
-@settings(deadline=None)
 def test_equals_a_slow_double_loop_over_deltas(case):
     vector, updates = case
     result = aggregate(vector, updates)
@@ -48,7 +47,6 @@ def test_equals_a_slow_double_loop_over_deltas(case):
 
 
 @given(rounds())
-@settings(deadline=None)
 def test_what_nobody_trained_keeps_every_bit_and_the_rest_stays_in_range(case):
     vector, updates = case
     result = aggregate(vector, updates)
@@ -66,7 +64,6 @@ def test_what_nobody_trained_keeps_every_bit_and_the_rest_stays_in_range(case):
 
 
 @given(rounds(), st.randoms(use_true_random=False))
-@settings(deadline=None)
 def test_order_of_clients_does_not_matter(case, random):
     vector, updates = case
     shuffled = random.sample(updates, len(updates))
@@ -82,7 +79,6 @@ def test_order_of_clients_does_not_matter(case, random):
 
 
 @given(rounds())
-@settings(deadline=None)
 def test_replies_that_equal_what_was_sent_change_no_bit(case):
     vector, updates = case
     vector[:3] = [-0.0, 0.0, np.float32(1e-45)]

@@ -74,7 +74,7 @@ def test_convolutions_keep_numpys_rolled_channels_in_every_layer(shift):
 
 
 @given(st.sampled_from(sorted(NETWORKS)), st.floats(0.02, 0.9), st.integers(1, 500))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_rolled_slice_is_ascending_and_as_large_as_the_leading_one(case, width, shift):
     slicer = SLICERS[case]
     index = slicer.index(width, shift)
@@ -145,7 +145,7 @@ def test_networks_whose_widths_hold_no_whole_units_cannot_roll():
 
 
 @given(st.sampled_from(sorted(NETWORKS)), st.floats(0.02, 1), st.floats(0.02, 1))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_slice_within_a_wider_one_is_the_same_slice(case, p, q):
     slicer = SLICERS[case]
     narrow, wide = sorted((p, q))

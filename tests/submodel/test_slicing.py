@@ -62,7 +62,7 @@ def test_full_width_is_the_whole_vector(case):
 
 
 @given(st.sampled_from(sorted(NETWORKS)), st.floats(0.02, 1), st.floats(0.02, 1))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_slices_nest(case, p, q):
     slicer = SLICERS[case]
     narrow, wide = (_positions(slicer, width) for width in sorted((p, q)))
